@@ -55,7 +55,7 @@ catalog.create_table("db.t", rows.schema).append(rows)
 options = {"type": "jdbc", **place, "uri": f"jdbc:sqlite:{os.getcwd()}/c.db"}
 table = open_lake_table(LakeOptions(TablePath("db", "t"), "iceberg", options))
 files = snapshot_files(table, table.current_snapshot().snapshot_id)
-assert lake_frame(table, files)[0].collect()["a"].to_list() == [1, 2]
+assert lake_frame(table, files).collect()["a"].to_list() == [1, 2]
 """
 _PAIMON = """
 import json, os, fastavro, polars as pl

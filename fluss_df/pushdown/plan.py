@@ -174,7 +174,8 @@ class ScanPlan:
 
     def properties(self) -> dict[str, str]:
         """Return what is read as pairs of a heading and a text, without credentials."""
-        found = {"table": str(self.table), "columns": self._columns_text()}
+        columns = f"{len(self.columns)} of {self.of_columns}: {_listed(self.columns)}"
+        found = {"table": str(self.table), "columns": columns}
         if self.metadata_columns:
             found["metadata"] = ", ".join(self.metadata_columns)
         if self.reads is not None:
@@ -205,9 +206,6 @@ class ScanPlan:
         return "\n".join(
             [f"FLUSS SCAN {table}", *(f"  {key:<11}{value}" for key, value in pairs.items())]
         )
-
-    def _columns_text(self) -> str:
-        return f"{len(self.columns)} of {self.of_columns}: {_listed(self.columns)}"
 
     def _repr_html_(self) -> str:
         properties = self.properties()

@@ -151,6 +151,31 @@ def die(monkeypatch: pytest.MonkeyPatch, step: str, sink: Sink) -> None:
             assert time.monotonic() < deadline
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"table.log.format": "INDEXED"},
+        {"table.log.format": "COMPACTED"},
+        {"table.statistics.columns": "*"},
+    ],
+    ids=["indexed", "compacted", "statistics"],
+)
+def test_rows_go_in_the_form_of_the_table(
+    engine: FlussConnection, tmp_path: Path, properties: dict[str, str]
+) -> None:
+    """What tasks stage is published as it is: batches of the log's own format."""
+
+    class Formed(Sink):
+        def make(self) -> None:
+            descriptor = TableDescriptor(Schema(SCHEMA), bucket_count=2, properties=properties)
+            self.connection.get_admin().create_table(self.table, descriptor)
+
+    sink = Formed(engine, tmp_path / "checkpoint", True)
+    for number in range(2):
+        sink.batch(number, 10 * number, 10 * number + 10)
+    assert sink.found() == list(range(20))
+
+
 STEPS = ["staged", "decided", "sent in part", "committed"]
 
 

@@ -117,20 +117,14 @@ class Cluster:
 
     # ---- requests
 
-    async def request_any(
-        self, api: Api[RequestT, ResponseT], message: RequestT, timeout_ms: float | None = None
-    ) -> ResponseT:
+    async def request_any(self, api: Api[RequestT, ResponseT], message: RequestT) -> ResponseT:
         """Ask any server that can be reached, retrying for a while."""
 
         async def attempt(tries: int) -> ResponseT:
             connection = await self._any_connection()
             return await connection.request(api, message, self.config.request_timeout_ms)
 
-        return await retrying(
-            attempt,
-            self.config.retry_timeout_ms if timeout_ms is None else timeout_ms,
-            on_retry=self.note_retry,
-        )
+        return await retrying(attempt, self.config.retry_timeout_ms, on_retry=self.note_retry)
 
     async def request_coordinator(
         self,

@@ -97,25 +97,20 @@ class Accumulator:
     def put(self, row: Row) -> WriteResultHandle:
         """Take a row; raise an error at once if it does not fit the table."""
         values = self._codec.rows.values(row)
-        return self._join(lambda gathered: gathered.extend(values))
+        with self.lock:
+            gathered = self._gathered()
+            gathered.extend(values)
+            handle = self._join(gathered)
+        if gathered.rows(self._width) >= self._rows_limit:
+            self._drain_full()
+        return handle
 
     def delete(self, key: Sequence[Any]) -> WriteResultHandle:
         """Take the checked key of a row to delete."""
-        return self._join(
-            lambda gathered: gathered.deletes.append((gathered.rows(self._width), key))
-        )
-
-    def _join(self, add: Callable[[Gathered], object]) -> WriteResultHandle:
-        """Add something to the last rows that wait; return the handle of what waits."""
         with self.lock:
-            self.require_open()
-            gathered = self._last_rows()
-            if gathered is None:
-                gathered = Gathered()
-                self._waiting.append(gathered)
-            add(gathered)
-            handle = gathered.handle = self._handle or self._new_handle()
-            self._gate.open = gathered
+            gathered = self._gathered()
+            gathered.deletes.append((gathered.rows(self._width), key))
+            handle = self._join(gathered)
         if gathered.rows(self._width) >= self._rows_limit:
             self._drain_full()
         return handle
@@ -129,10 +124,25 @@ class Accumulator:
                 return handle
         return self.put(row)
 
+    def _gathered(self) -> Gathered:
+        """Return the rows that the next row joins; the lock is held."""
+        self.require_open()
+        gathered = self._last_rows()
+        if gathered is None:
+            gathered = Gathered()
+            self._waiting.append(gathered)
+        return gathered
+
     def _last_rows(self) -> Gathered | None:
         """Return the last rows that wait; None if nothing waits, or the last is a frame."""
         last = self._waiting[-1] if self._waiting else None
         return last if isinstance(last, Gathered) else None
+
+    def _join(self, gathered: Gathered) -> WriteResultHandle:
+        """Let the next rows join these; return the handle of what waits. The lock is held."""
+        handle = gathered.handle = self._handle or self._new_handle()
+        self._gate.open = gathered
+        return handle
 
     def _limit_rows(self, rows: int) -> None:
         """Set how many rows that are added one by one make a batch."""

@@ -210,7 +210,7 @@ class Servers:
         """
         port = self.state.ports[COORDINATOR].client
         while time.monotonic() < deadline:
-            with contextlib.suppress(FlussError, OSError):
+            with contextlib.suppress(FlussError):
                 if has_database(HOST, port, self.credentials(), _PROBE_SECONDS):
                     return
             time.sleep(_POLL_SECONDS)
@@ -230,7 +230,7 @@ class Servers:
                 seen = tablet_server_nodes(
                     HOST, self.state.ports[name].client, self.credentials(), _PROBE_SECONDS
                 )
-            except (FlussError, OSError) as error:
+            except FlussError as error:
                 return f"{name} does not answer: {error}"
             missing = sorted(node.id for node in expected - seen)
             if missing:

@@ -18,9 +18,8 @@ from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.record.kv.primary_key import key_columns, key_lake_format
 from fluss_df.record.layout.bytes_columns import EncodedRows
 from fluss_df.record.layout.headers import Bytes, LogHeaders
-from fluss_df.record.log.log_decode import DecodedBatch, LogDecoder
-from fluss_df.record.log.row_log import RowLogDecoder
-from fluss_df.types import arrow_schema
+from fluss_df.record.log.log_decode import DecodedBatch
+from fluss_df.record.log.row_log import decoder_of_log
 
 NOT_COUNTED: Final = -1
 
@@ -51,12 +50,7 @@ class ChangeReplay:
             lake_format=key_lake_format(info),
         )
         columns = {key: schema.columns for key, schema in table.schemas.items()}
-        self._decoder: LogDecoder | RowLogDecoder
-        if table.arrow:
-            payload = {key: arrow_schema(of) for key, of in columns.items()}
-            self._decoder = LogDecoder(payload, codec.arrow_schema)
-        else:
-            self._decoder = RowLogDecoder(columns, codec.arrow_schema, table.log_format)
+        self._decoder = decoder_of_log(columns, codec.arrow_schema, table.log_format)
 
     def decode(self, data: Bytes, headers: LogHeaders, start: int) -> list[DecodedBatch]:
         """Decode batches of the changelog, from an offset on."""

@@ -41,10 +41,7 @@ class Appended:
 
 
 def check_batches(
-    name: str,
-    records: memoryview,
-    layouts: Mapping[int, ColumnLayout | None],
-    most_bytes: int = MOST_BYTES,
+    name: str, records: memoryview, layouts: Mapping[int, ColumnLayout | None]
 ) -> LogHeaders:
     """Check batches that a client appends; return their headers.
 
@@ -59,8 +56,6 @@ def check_batches(
         The bytes of one or more whole batches.
     layouts
         The Arrow layout of each schema id of the table; None for a log format that is not Arrow.
-    most_bytes
-        How many bytes the columns of a batch may have when they are decompressed.
     """
     try:
         headers = scan_headers(records, ascending=False, most=_MOST_BATCHES)
@@ -76,7 +71,7 @@ def check_batches(
         if not headers.append_only.all():
             raise ProtocolError("change types belong to the log of a primary-key table")
         for i in range(len(headers)):
-            _check_payload(name, records, headers, i, layouts, most_bytes)
+            _check_payload(name, records, headers, i, layouts)
     except FlussError as error:
         if error.error_code == ErrorCode.SCHEMA_NOT_EXIST:
             raise
@@ -98,7 +93,6 @@ def _check_payload(
     headers: LogHeaders,
     i: int,
     layouts: Mapping[int, ColumnLayout | None],
-    most_bytes: int,
 ) -> None:
     schema_id = int(headers.schema_id[i])
     if schema_id not in layouts:
@@ -115,4 +109,4 @@ def _check_payload(
         return
     message = read_message(records, start, end, layout)
     layout.check(message, rows)
-    check_claims(message, layout, records, most_bytes)
+    check_claims(message, layout, records, MOST_BYTES)

@@ -31,7 +31,7 @@ from fluss_df.engine.serve.accepting import Acceptor
 from fluss_df.engine.serve.admission import Connections, Limits
 from fluss_df.engine.serve.channel import Channel
 from fluss_df.engine.serve.connection import Connection
-from fluss_df.engine.serve.tls import ServerTls, server_tls
+from fluss_df.engine.serve.tls import ServerTls
 from fluss_df.errors import FlussError, NetworkError
 from fluss_df.hooks import Closing, ForkStep, after_fork, open_folder_lake
 from fluss_df.observe.counters import engines
@@ -66,7 +66,7 @@ class EngineServer(Closing):
     ) -> None:
         self._users = checked_users(sasl) if sasl else None
         security = security or Security()
-        tls = server_tls(security)
+        tls = None if security.tls_cert is None else ServerTls(security)
         self._temporary = tempfile.mkdtemp(prefix=PREFIX) if path is None else None
         self.folder = Path(self._temporary or path or "").expanduser().absolute()
         self._address: str | None = None

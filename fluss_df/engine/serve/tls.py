@@ -83,14 +83,6 @@ def _stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
-def server_tls(security: Security) -> ServerTls | None:
-    """Return what shakes hands with peers; None where they come without TLS.
-
-    Raises FlussError as :class:`ServerTls`.
-    """
-    return None if security.tls_cert is None else ServerTls(security)
-
-
 def _context_of(security: Security) -> ssl.SSLContext:
     assert security.tls_cert is not None
     assert security.tls_key is not None

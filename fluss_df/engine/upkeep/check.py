@@ -43,8 +43,8 @@ from fluss_df.engine.upkeep.row_digests import Piece, RowDigests, binary, column
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.hooks import check_folder_lake
 from fluss_df.record.layout.headers import LogHeaders, scan_headers
-from fluss_df.record.log.log_decode import DecodedBatch, LogDecoder
-from fluss_df.record.log.row_log import RowLogDecoder
+from fluss_df.record.log.log_decode import DecodedBatch
+from fluss_df.record.log.row_log import decoder_of_log
 from fluss_df.types import arrow_schema
 
 Level = Literal["damage", "note"]
@@ -282,14 +282,9 @@ class _Bucket:
         self._owner = owner
         self._used = used
         self._table = table
-        payload = {key: arrow_schema(schema.columns) for key, schema in table.schemas.items()}
-        target = payload[table.schema_id]
-        self._decoder: LogDecoder | RowLogDecoder
-        if table.arrow:
-            self._decoder = LogDecoder(payload, target)
-        else:
-            columns = {key: schema.columns for key, schema in table.schemas.items()}
-            self._decoder = RowLogDecoder(columns, target, table.log_format)
+        columns = {key: schema.columns for key, schema in table.schemas.items()}
+        target = arrow_schema(columns[table.schema_id])
+        self._decoder = decoder_of_log(columns, target, table.log_format)
         self._codec = TableCodec(table)
 
     def run(self) -> None:

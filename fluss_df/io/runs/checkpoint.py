@@ -323,16 +323,10 @@ def storing_output(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, folder: Path | None = None, prefix: str = "") -> Iterator[str]:
-    """Give the name of a new file, which at the end is synced and put in place of ``path``.
-
-    Until then it is in ``folder``, by default that of ``path``, under a name that begins with
-    ``prefix``.
-    """
+def replacing(path: Path) -> Iterator[str]:
+    """Give the name of a new file beside ``path``, at the end synced and put in its place."""
     with storing(path):
-        handle, name = tempfile.mkstemp(
-            dir=folder or path.parent, prefix=prefix or f".{path.name}-"
-        )
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
         os.close(handle)
     try:
         yield name

@@ -163,7 +163,7 @@ def read_changes(
     """
     rows = ChangeRows(info, kind, names)
     convert: Callable[[pa.Table], pl.DataFrame | pa.Table] = (
-        rows.changelog if kind is ChangeTable.CHANGELOG else _as_it_is
+        rows.changelog if kind is ChangeTable.CHANGELOG else lambda changes: changes
     )
     read = ParallelRead(
         source.connection,
@@ -195,10 +195,6 @@ def read_changes(
             yield rows.binlog(changes, place)
         if place is not None:
             yield from _second_half(source, info, rows, by_place[place], metrics)
-
-
-def _as_it_is(changes: pa.Table) -> pa.Table:
-    return changes
 
 
 def _frame(piece: pl.DataFrame | pa.Table) -> pl.DataFrame:

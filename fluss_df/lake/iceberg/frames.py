@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import polars as pl
@@ -16,7 +16,6 @@ from fluss_df.lake.snapshot import local_path
 from fluss_df.polars_adapter.lake_files import scan_by_ids
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
 # columns that no table of Fluss has: Polars' readers name positions and files by them
@@ -33,18 +32,15 @@ LakeColumns: TypeAlias = tuple[dict[str, pl.DataType], pa.Schema]
 def lake_frame(
     table: Table,
     files: SnapshotFiles,
-    keep: Callable[[DataFile], bool] = lambda file: True,
     access: StorageAccess | None = None,
     columns_of: LakeColumns | None = None,
-) -> tuple[pl.LazyFrame, list[LakeFile]]:
-    """Return the rows of a snapshot with all columns of the lake table, and the files read.
+) -> pl.LazyFrame:
+    """Return the rows of a snapshot with all columns of the lake table.
 
     Parameters
     ----------
     table, files
         The table, and what its snapshot is made of.
-    keep
-        Whether a file with rows may have some that are wanted.
     access
         How its files are reached; None for what the table says.
     columns_of
@@ -57,13 +53,12 @@ def lake_frame(
         local = [local_path(path) for path in paths]
         return scan_by_ids(local, schema, ids, missing_columns="insert", **options, **more)
 
-    kept = [file for file in files.rows if keep(file.file)]
-    if not kept:
-        return pl.LazyFrame(schema=schema), kept
+    if not files.rows:
+        return pl.LazyFrame(schema=schema)
     positions = _deleted_positions(files.positions, options)
-    hit = {path for path in map(_path, kept) if path in positions} if positions else set()
+    hit = {path for path in map(_path, files.rows) if path in positions} if positions else set()
     parts: list[pl.LazyFrame] = []
-    for sequence, group in _by_sequence(kept, alone=not files.equalities).items():
+    for sequence, group in _by_sequence(files.rows, alone=not files.equalities).items():
         plain = [path for path in map(_path, group) if path not in hit]
         # Polars chooses the side of a join by it, where it is not to look into the files
         count = sum(int(file.file.record_count) for file in group if _path(file) not in hit)
@@ -81,7 +76,7 @@ def lake_frame(
         whole = _without(whole, keys, group, schema, ids, options)
     if files.equalities:
         whole = whole.drop(_SEQUENCE)
-    return whole, kept
+    return whole
 
 
 def columns(names: Iterable[str]) -> list[pl.Expr]:

@@ -67,7 +67,7 @@ class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
         sizes = [(e.file.file_path, e.file.file_size_in_bytes) for e in deletes]
         self.require_there(files, [(local_path(str(path)), int(size)) for path, size in sizes])
         parts = replace(self._parts, rows=tuple(file.entry for file in files))
-        return lake_frame(self._table, parts, access=self._access, columns_of=self._columns)[0]
+        return lake_frame(self._table, parts, access=self._access, columns_of=self._columns)
 
 
 def _file(table: Table, entry: LakeFile) -> IcebergFile:

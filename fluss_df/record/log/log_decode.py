@@ -135,8 +135,6 @@ class LogDecoder:
         is null.
     views
         Whether strings and binary data come as views; see :mod:`fluss_df.record.layout.views`.
-    memory_pool
-        Where Arrow puts what it decodes; by default :func:`fluss_df.memory.data_pool`.
 
     Examples
     --------
@@ -150,12 +148,11 @@ class LogDecoder:
         target: pa.Schema,
         *,
         views: bool = False,
-        memory_pool: pa.MemoryPool | None = None,
     ) -> None:
         self.target = target
         self._views = views
         self._payload = dict(payload)
-        self._pool = memory_pool or data_pool()
+        self._pool = data_pool()
         self._messages = {key: schema.serialize() for key, schema in self._payload.items()}
         self._included = {
             key: _wanted_fields(schema, target) for key, schema in self._payload.items()

@@ -22,10 +22,10 @@ from fluss_df.record.layout.headers import Bytes, LogHeaders, byte_view
 from fluss_df.record.layout.unaligned import Words, assemble, join, word_view
 from fluss_df.record.log.checked import CheckedColumns
 from fluss_df.record.log.log_batch import EncodedLogBatch, log_header
-from fluss_df.record.log.log_decode import DecodedBatch, Run, runs
+from fluss_df.record.log.log_decode import DecodedBatch, LogDecoder, Run, runs
 from fluss_df.record.rows.compacted import RowDecoder, RowEncoder, pieces
 from fluss_df.record.rows.row_formats import decoder_of
-from fluss_df.types import Column
+from fluss_df.types import Column, arrow_schema
 
 _CHANGE_SIZE: Final = 1
 _CHANGE_BITS: Final = 0x0F
@@ -192,6 +192,16 @@ class RowLogDecoder:
             return without_columns(len(chain.starts))
         made: pa.Table = with_columns(rows, self.target)
         return made
+
+
+def decoder_of_log(
+    schemas: Mapping[int, Sequence[Column]], target: pa.Schema, log_format: str
+) -> LogDecoder | RowLogDecoder:
+    """Return what decodes whole log batches of any format, by the columns of each schema id."""
+    if log_format != "arrow":
+        return RowLogDecoder(schemas, target, log_format)
+    payload = {schema_id: arrow_schema(columns) for schema_id, columns in schemas.items()}
+    return LogDecoder(payload, target)
 
 
 def _records(records: Bytes, headers: LogHeaders, run: Run) -> Chain:

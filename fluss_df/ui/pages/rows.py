@@ -151,7 +151,7 @@ def _first(state: State, info: TableInfo, wanted: int) -> pl.DataFrame:
             chosen[bucket] = first, end
             rows += end - first
         if not chosen:
-            return _empty(info)
+            return to_polars(info.schema.arrow_schema.empty_table())
         options = _only(info, chosen)
     scan = scan_fluss(info.table_path, connection=state.connection, lake=False, **options)
     return scan.head(wanted).collect()
@@ -211,10 +211,6 @@ def _only(info: TableInfo, chosen: Ranges) -> dict[str, Any]:
         "buckets": sorted({bucket for _, bucket in places}),
         "start": places,
     }
-
-
-def _empty(info: TableInfo) -> pl.DataFrame:
-    return to_polars(info.schema.arrow_schema.empty_table())
 
 
 # ---- values that are typed in
