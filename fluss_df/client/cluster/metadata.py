@@ -445,8 +445,8 @@ class Cluster:
                 node = await self._asked_leader(path, bucket)
             if node is None:
                 raise FlussError(
-                    f"bucket {bucket.bucket_id} of table {path} has no leader at the moment: are all"
-                    " tablet servers up? One that was just created is best created again",
+                    f"bucket {bucket.bucket_id} of table {path} has no leader at the moment: are"
+                    " all tablet servers up? A table that is new is best created again",
                     ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
                 )
         return node
