@@ -217,6 +217,35 @@ def test_a_query_that_waits_is_cancelled_at_once(con: Backend, numbers: str) -> 
         assert not planned.is_running
 
 
+def test_an_insert_that_was_cancelled_writes_no_more(con: Backend, numbers: str) -> None:
+    """What Polars computes goes on for long: its rows go nowhere."""
+    target = f"{numbers}_written"
+    con.create_table(target, pl.DataFrame({"n": [-1]}), buckets=1)
+    run = QueryRun(con, f"INSERT INTO {target} SELECT a.n FROM {numbers} a, {numbers} b")
+    ended: list[BaseException] = []
+
+    def insert() -> None:
+        try:
+            run.read_all()
+        except QueryCancelledError as error:
+            ended.append(error)
+
+    inserting = threading.Thread(target=insert)
+    inserting.start()
+    count = f"SELECT COUNT(*) AS rows FROM {target}"
+    while con.raw_sql(count).item() == 1:
+        assert inserting.is_alive()
+    run.cancel()
+    inserting.join(10)
+    assert ended
+    run._flow.join(30)
+    assert not run.is_running
+    written = con.raw_sql(count).item()
+    assert 1 < written < 1 + ROWS * ROWS
+    assert con.raw_sql(count).item() == written
+    con.drop_table(target)
+
+
 def test_one_that_nobody_holds_ends(con: Backend, numbers: str) -> None:
     run = QueryRun(con, f"SELECT n FROM {numbers}", batch_bytes=1000)
     batches = iter(run)

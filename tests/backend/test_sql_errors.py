@@ -295,3 +295,13 @@ def test_what_cannot_be_read(known: Backend, statement: str) -> None:
 def test_what_cannot_be_run(known: Backend, statement: str, message: str) -> None:
     with pytest.raises(FlussError, match=message):
         known.raw_sql(statement)
+
+
+def test_times_beyond_nanoseconds(con: Backend) -> None:
+    con.raw_sql("CREATE TABLE fine (k INT, t TIMESTAMP(9))")
+    try:
+        for text in ("'9999-12-31'", "TIMESTAMP '1600-01-01 00:00:00'"):
+            with pytest.raises(FlussError, match=r"'t': .* beyond 1677-09-21 to 2262-04-11, .* 6"):
+                con.raw_sql(f"INSERT INTO fine VALUES (1, {text})")
+    finally:
+        con.drop_table("fine")

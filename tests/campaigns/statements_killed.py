@@ -196,8 +196,8 @@ def main(
                     found[name][state] += 1
                     print(f"{name}: killed before step {step}: {state}", flush=True)
                 for _ in range(rounds):
-                    # a little longer than the whole statement took: some kills come too late
-                    delay = rng.random() * took * 1.1
+                    # the end of its process takes about half of that; some kills come too late
+                    delay = rng.random() * took * 0.55
                     state, ended, _ = trial(where, name, new, -1, delay)
                     new = 1 - new
                     found[name][f"{state}, ended" if ended else state] += 1

@@ -110,6 +110,20 @@ class NoFirstLeader(Rewriting):
         return framed(frame, answer.SerializeToString())
 
 
+class HalfMade(Rewriting):
+    """Has a tablet server answer as one does that is asked while a table is made."""
+
+    def _rewrite(self, api_key: int, frame: bytes) -> bytes:
+        assert self._plain is not None
+        if api_key != GET_METADATA.key or frame[4] == TYPE_ERROR or not self._left:
+            return self._plain(api_key, frame)
+        if not pb.MetadataResponse.FromString(frame[HEAD:]).table_metadata:
+            return self._plain(api_key, frame)
+        self._left -= 1
+        body = pb.ErrorResponse(error_code=-1, error_message="Failed to get tables '[a.b]'.")
+        return framed(frame[:4] + bytes([TYPE_ERROR]) + frame[5:], body.SerializeToString())
+
+
 @pytest.fixture(autouse=True)
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_life, "_LEADER_WAIT_S", 1.0)
@@ -177,6 +191,15 @@ def test_the_coordinator_names_leaders_that_a_tablet_server_lacks(
         assert seen.left_out
         read = fluss.scan_fluss(str(path), connection=connection).collect()
     assert sorted(read["id"]) == list(range(100))
+
+
+def test_a_table_that_is_being_made_is_asked_for_again(server: Beside) -> None:
+    path = server.tables(SCHEMA).get_table_path()
+    with fluss.connect(server.address) as connection, HalfMade(server.proxy, 3) as seen:
+        with connection.get_table(path).new_append().create_writer() as writer:
+            writer.write_arrow(pa.table({"id": range(10)}))
+        assert seen._left == 0
+        assert fluss.read_fluss(str(path), connection=connection).height == 10
 
 
 def test_a_table_that_was_there_is_never_dropped(server: Beside) -> None:

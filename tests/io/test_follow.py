@@ -133,6 +133,40 @@ def test_new_partitions_join(connection: FlussConnection, make_table: MakeTable)
     assert found["_commit_timestamp"].null_count() == 0
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["dropped", "created again"])
+@pytest.mark.parametrize("what", ["table", "partition"])
+def test_what_is_dropped_ends_it(
+    connection: FlussConnection, make_table: MakeTable, what: str, again: bool
+) -> None:
+    path = make_table(SCHEMA, rows(0, 10), partition_keys=["kind"])
+    admin = connection.get_admin()
+    descriptor = connection.get_table(path).get_table_info().descriptor
+    frames = scan_fluss(path, connection=connection, follow=True, duration="60s").collect_batches()
+    seen = 0
+
+    def follow_on() -> None:
+        nonlocal seen
+        for frame in frames:
+            seen += frame.height
+            if seen == 10:
+                return
+
+    follow_on()
+    if what == "table":
+        admin.drop_table(path)
+        if again:
+            admin.create_table(path, descriptor)
+    else:
+        admin.drop_partition(path, {"kind": "a"})
+    if again:
+        write(connection, path, rows(10, 20))
+    began = time.monotonic()
+    seen = -1
+    with pytest.raises(FlussError, match=r"does not exist|was dropped"):
+        follow_on()
+    assert time.monotonic() - began < 30
+
+
 def test_filters_choose_partitions(connection: FlussConnection, make_table: MakeTable) -> None:
     path = make_table(SCHEMA, rows(0, 50, "x"), rows(50, 90, "y"), partition_keys=["kind"])
     scan = scan_fluss(path, connection=connection, follow=True, max_rows=40)

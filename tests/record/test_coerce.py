@@ -202,6 +202,19 @@ def test_refused(what: str, values: pa.Array, t: Any, match: str) -> None:
     assert "table d.t, column 'c" in raised.value.message
 
 
+@pytest.mark.parametrize("zone", [None, "UTC"])
+@pytest.mark.parametrize("year", [1600, 9999])
+def test_times_beyond_nanoseconds(zone: str | None, year: int) -> None:
+    values = pa.array([dt.datetime(year, 1, 1)], pa.timestamp("us", zone))
+    with pytest.raises(SchemaMismatchError, match=r"1677-09-21 to 2262-04-11, .*precision of 6"):
+        one(values, pa.timestamp("ns", zone))
+    # digits that are lost are something else
+    root = R.TIMESTAMP_WITH_LOCAL_TIME_ZONE if zone else R.TIMESTAMP_WITHOUT_TIME_ZONE
+    fine = pa.array([1], pa.timestamp("ns", zone))
+    with pytest.raises(SchemaMismatchError, match="would lose data"):
+        one(fine, DataType(root, precision=6))
+
+
 def test_rows_are_counted_over_chunks_and_slices() -> None:
     chunked = pa.chunked_array([arr([1, 2], pa.int64()), arr([9, 9, 3, 300], pa.int64())[2:]])
     with pytest.raises(SchemaMismatchError, match="row 3: 300"):

@@ -6,6 +6,7 @@ import csv
 import http.client
 import io
 import json
+import re
 import socket
 import sys
 import threading
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import fluss_df
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io.runs.runner import run
 from fluss_df.metadata import TablePath
+from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.ui.server import ConsoleServer
 from fluss_df.ui.settings import Settings
 from tests.ui.conftest import VISITS
@@ -305,6 +308,56 @@ def test_forms_create_alter_and_drop(
     assert not admin.table_exists(TablePath(other, "trips"))
     made(visitor, what="drop-database", name=other, confirm=other)
     assert not admin.database_exists(other)
+
+
+def hidden(text: str) -> dict[str, str]:
+    """Return the hidden fields of the last form of a page that has a statement or a table."""
+    found = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', text.rpartition("<form")[2])
+    return {name: unescape(value) for name, value in found}
+
+
+@pytest.mark.parametrize("late", ["preview", "statement"])
+@pytest.mark.parametrize("what", ["table", "partition"])
+def test_a_form_is_of_the_table_that_was_seen(
+    visitor: Visitor, database: str, connection: FlussConnection, late: str, what: str
+) -> None:
+    admin, path = connection.get_admin(), TablePath(database, "replaced")
+    schema = pa.schema([("id", pa.int64()), ("day", pa.string())])
+    descriptor = TableDescriptor(Schema(schema), partition_keys=["day"], bucket_count=1)
+
+    def replace() -> None:
+        if what == "table":
+            admin.drop_table(path)
+            admin.create_table(path, descriptor)
+        else:
+            admin.drop_partition(path, {"day": "mon"})
+        admin.create_partition(path, {"day": "mon"})
+
+    admin.create_table(path, descriptor)
+    admin.create_partition(path, {"day": "mon"})
+    try:
+        page = visitor.page(f"/table/{database}/replaced/change").text
+        form = page[: page.index(f"Drop {'the table' if what == 'table' else 'a partition'} with")]
+        fields = hidden(form)
+        assert fields.pop("what") == f"drop-{what}"
+        fields.pop("csrf", None)
+        confirm = "replaced" if what == "table" else "mon"
+        if late == "preview":
+            replace()
+        shown = visitor.post(
+            "/preview", what=f"drop-{what}", confirm=confirm, partition="mon", **fields
+        )
+        if late == "statement":
+            replace()
+            main = shown.text[: shown.text.index("Run it")]
+            again = hidden(main)
+            again.pop("csrf", None)
+            shown = visitor.post("/statement", **again)
+        assert "since" in shown.words
+        assert "nothing was changed; open the page again" in shown.words
+        assert [p.partition_name for p in admin.list_partition_infos(path)] == ["mon"]
+    finally:
+        admin.drop_table(path)
 
 
 def test_runs_have_their_lag(

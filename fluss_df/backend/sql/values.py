@@ -21,6 +21,7 @@ from sqlglot import exp
 from fluss_df.backend.sql.dialect import Fluss, spot
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TablePath
+from fluss_df.record.python.coerce import NANOSECONDS
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 #: Computes an expression that is no literal.
@@ -129,7 +130,10 @@ def _array(
             try:
                 pa.array([value], kind)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise _refused(cell, column, path, str(error)) from None
+                reason = str(error)
+                if "nanosecond resolution" in reason:
+                    reason = f"it is beyond {NANOSECONDS}"
+                raise _refused(cell, column, path, reason) from None
         raise
 
 

@@ -45,6 +45,8 @@ TABLET_SERVER = "TabletServer"
 # server that was away; sooner, it is the first one. A server takes longer to end and to come back.
 _CONNECT_S: Final = 1.0
 _COORDINATOR_S: Final = 2.0
+# what servers of 0.9.1 say of a table that is made, or dropped, at the moment; and of a partition
+_NEW: Final = ("Failed to get tables", '"tablePath" is null')
 
 _user_ids = itertools.count()
 
@@ -312,32 +314,30 @@ class Cluster:
     ) -> pb.MetadataResponse:
         whom = self._any_connection() if coordinator is None else self.connection_to(coordinator)
         connection = await whom
-        request = pb.MetadataRequest(
-            table_path=[path_message(path) for path in paths], partitions_id=partition_ids
-        )
-        timeout_ms = self.config.request_timeout_ms
+        names = [path_message(path) for path in paths]
+        asked = pb.MetadataRequest(table_path=names, partitions_id=partition_ids)
         try:
-            response = await connection.request(GET_METADATA, request, timeout_ms)
+            response = await connection.request(GET_METADATA, asked, self.config.request_timeout_ms)
         except FlussError as error:
             # servers answer -1 and a stack trace for a table that is gone: ask what is the matter
             if error.error_code != ErrorCode.UNKNOWN_SERVER_ERROR:
                 raise
             for path in paths:
                 await self._require_table(connection, path)
-            if not partition_ids or '"tablePath" is null' not in error.message:
+            why = error.message
+            if not any(text in why for text in _NEW):
                 raise
-            # And tablet servers of 0.9.1 for a partition whose table they do not know yet, now and
-            # then for minutes. The coordinator knows.
-            try:
-                if self._coordinator is None or coordinator is not None:
-                    raise error
-                return await self._ask_metadata(paths, partition_ids, self._coordinator)
-            except FlussError as again:
-                raise FlussError(
-                    f"a new partition of {', '.join(map(str, paths)) or 'a table'} is not known"
-                    f" yet: {again.message}",
-                    ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
-                ) from None
+            # Tablet servers may not know the table of a new partition for minutes. The coordinator
+            # knows.
+            if partition_ids and coordinator is None and self._coordinator is not None:
+                try:
+                    return await self._ask_metadata(paths, partition_ids, self._coordinator)
+                except FlussError as again:
+                    why = again.message
+            raise FlussError(
+                f"{', '.join(map(str, paths)) or 'a table'}, or a partition, is new: {why}",
+                ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION,
+            ) from None
         self._learn(response)
         return response
 

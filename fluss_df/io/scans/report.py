@@ -265,11 +265,14 @@ class Watcher(Protocol):
     def began(self, run: ScanRun) -> None:
         """Take note of a scan that begins."""
 
+    def check(self) -> None:
+        """Raise the error by which the query was ended."""
+
     def paced(self, frames: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
         """Iterate over the frames of a scan, as fast as the query may."""
 
 
-#: Whose the scans are that this thread makes.
+#: Whose the scans, and the writers, are that this thread makes.
 watching: ContextVar[Watcher | None] = ContextVar("watching", default=None)
 
 

@@ -14,6 +14,7 @@ from fluss_df.client.send.batch import BucketResult
 from fluss_df.client.write.append import AppendWriter
 from fluss_df.client.write.upsert import UpsertWriter
 from fluss_df.errors import FlussError, SchemaMismatchError
+from fluss_df.io.scans.report import watching
 from fluss_df.io.sinks.evolution import with_missing
 from fluss_df.io.sinks.target import Target
 from fluss_df.types import Column
@@ -22,6 +23,8 @@ Progress: TypeAlias = Callable[[int], object]
 
 # about how many bytes the slices have in which a frame is handed to the writer
 _SLICE_BYTES = 16 << 20
+# the same for a query that somebody may end meanwhile
+_WATCHED_BYTES = 4 << 20
 # how many buckets or partitions a message lists
 SHOWN = 12
 
@@ -33,6 +36,7 @@ class Writing:
         self, target: Target, *, create_partitions: bool, progress: Progress | None
     ) -> None:
         self._target = target
+        self._query = watching.get()
         self._progress = progress
         self._began = time.monotonic()
         self._partitions = target.partitions()
@@ -85,8 +89,12 @@ class Writing:
         self._hand(keys, self._writer.delete_arrow)
 
     def _hand(self, rows: pa.Table, put: Callable[[pa.Table], object]) -> None:
-        step = max(1, rows.num_rows * _SLICE_BYTES // max(1, rows.nbytes))
+        size = _SLICE_BYTES if self._query is None else _WATCHED_BYTES
+        step = max(1, rows.num_rows * size // max(1, rows.nbytes))
         for start in range(0, rows.num_rows, step):
+            # a query that was ended computes on: what it gives has nobody who waits for it
+            if self._query is not None:
+                self._query.check()
             part = rows.slice(start, step)
             put(part)
             self._given += part.num_rows

@@ -36,6 +36,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,12 @@ _FLOATS = frozenset({_R.FLOAT, _R.DOUBLE})
 _TIMESTAMPS = frozenset({_R.TIMESTAMP_WITHOUT_TIME_ZONE, _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE})
 _DIGITS = frozenset({*_TIMESTAMPS, _R.TIME_WITHOUT_TIME_ZONE})
 _NESTED = frozenset({_R.ARRAY, _R.MAP, _R.ROW})
+
+#: The times that Arrow's nanoseconds hold, in words.
+NANOSECONDS: Final = (
+    "1677-09-21 to 2262-04-11, which is what nanoseconds hold (a precision of 6 or less holds more)"
+)
+_IN_NANOSECONDS: Final = (pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
 
 
 def coerce(
@@ -210,6 +217,10 @@ class _Place:
     def misfit(
         self, array: pa.Array, index: int, t: DataType, why: str = "would lose data"
     ) -> SchemaMismatchError:
+        kind = array.type
+        if pa.types.is_timestamp(kind) and kind.unit != "ns" and to_arrow(t) in _IN_NANOSECONDS:
+            # of a coarser unit nothing is lost but what nanoseconds cannot hold
+            why = f"is beyond {NANOSECONDS}: it cannot be stored"
         try:
             value = repr(array[index].as_py())
         except (ValueError, OverflowError):

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from fluss_df.backend.sql.ddl import create_statement
 from fluss_df.backend.sql.dialect import Fluss
 from fluss_df.backend.sql.sql_types import commented, fluss_type, literal, quoted, sql_type
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath, check_name, require_columns
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import Column, DataType
@@ -23,6 +23,8 @@ from fluss_df.ui.state import State, asks, form_of, number, path_of, table_url
 #: Rows for columns in the form of a new table.
 COLUMNS: Final = 12
 _MOST_COLUMNS: Final = 200
+# fields that say what the statement of a form is meant for
+_SEEN: Final = ("database", "table", "table_id", "partition", "newest_partition")
 _TYPES: Final = (
     "STRING", "INT", "BIGINT", "DOUBLE", "BOOLEAN", "DATE", "TIMESTAMP(6)", "TIMESTAMP_LTZ(6)",
     "DECIMAL(10, 2)", "BYTES", "SMALLINT", "TINYINT", "FLOAT", "TIME", "ARRAY<STRING>",
@@ -58,6 +60,7 @@ def change_table(state: State, request: Request) -> Response:
         types=_TYPES,
         partition_keys=info.get_partition_keys(),
         partitions=[p.partition_name for p in partitions[:1000]],
+        newest_partition=max((p.partition_id for p in partitions), default=-1),
         properties=texts.properties({**info.get_properties(), **info.get_custom_properties()}),
     )
 
@@ -67,10 +70,12 @@ def preview(state: State, request: Request) -> Response:
     """Return the page that shows the statement of a form, before it is run."""
     form = form_of(request)
     statement = statement_of(state, form)
+    _require_same(state, form)
     return state.page(
         request,
         "preview.html",
         statement=statement,
+        seen={field: form[field] for field in _SEEN if form.get(field)},
         drops=form.get("what", "").startswith("drop"),
         back=_back(form),
     )
@@ -79,7 +84,9 @@ def preview(state: State, request: Request) -> Response:
 @asks
 def run(state: State, request: Request) -> Response:
     """Run the statement that was shown, and lead to what became of it."""
-    started = state.queries.start(form_of(request).get("statement", ""))
+    form = form_of(request)
+    _require_same(state, form)
+    started = state.queries.start(form.get("statement", ""))
     started.wait(1.0)
     return RedirectResponse(f"/sql/run/{started.id}", 303)
 
@@ -106,6 +113,36 @@ def statement_of(state: State, form: Mapping[str, str]) -> str:
     name = f"{quoted(path.database_name)}.{quoted(path.table_name)}"
     found: str = made(state, path, name, form)
     return found
+
+
+def _require_same(state: State, form: Mapping[str, str]) -> None:
+    """Refuse what was meant for a table, or a partition, that is gone: statements go by its name.
+
+    Raises
+    ------
+    FlussError
+        Where another one has its name since the page was opened.
+    """
+    seen = form.get("table_id", "")
+    if not seen:
+        return
+    path = TablePath.parse(TablePath(_given(form, "database"), _given(form, "table")))
+    now = state.admin.get_table_info(path).table_id
+    if str(now) != seen:
+        raise FlussError(
+            f"table {path} was dropped and created again since its page was opened (its id was"
+            f" {seen[:20]}, and is {now}): nothing was changed; open the page again",
+            ErrorCode.TABLE_NOT_EXIST,
+        )
+    wanted, newest = form.get("partition", "").strip(), form.get("newest_partition", "")
+    if wanted and newest.isascii() and newest.isdigit():
+        there = {p.partition_name: p.partition_id for p in state.admin.list_partition_infos(path)}
+        if there.get(wanted, -1) > int(newest[:20]):
+            raise FlussError(
+                f"partition {wanted!r} of table {path} was created since the page was opened:"
+                " nothing was changed; open the page again",
+                ErrorCode.PARTITION_NOT_EXISTS,
+            )
 
 
 def _add_column(state: State, path: TablePath, name: str, form: Mapping[str, str]) -> str:
