@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 
 _ROOT: Final = Path(__file__).parents[1]
 _STUB: Final = str(Path(__file__).with_name("program_stub.py"))
+_STREAMS: Final = ("stdin", "stdout", "stderr")
 _LONGEST: Final = 1 << 20
 
 
@@ -138,9 +139,21 @@ def _asked(asked: socket.socket) -> tuple[list[int], _Request]:
 
 def _begin(streams: list[int], request: _Request) -> types.CodeType | str:
     """Make this process the one that was asked for; return its code, or the name of a module."""
-    for number, stream in enumerate(streams):
+    for number, (stream, name) in enumerate(zip(streams, _STREAMS, strict=True)):
         os.dup2(stream, number)
         os.close(stream)
+        # a new one, as it may be a file where the other was a pipe
+        old = getattr(sys, name)
+        made = open(  # noqa: SIM115 - it stays to the end
+            number,
+            old.mode,
+            encoding=old.encoding,
+            errors=old.errors,
+            buffering=1 if name == "stderr" or os.isatty(number) else -1,
+            closefd=False,
+        )
+        setattr(sys, name, made)
+        setattr(sys, f"__{name}__", made)
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.environment)

@@ -21,12 +21,15 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 _FENCE = re.compile(r"^( *)```([^\n`]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _PRINTED = re.compile(r"^ *print\(.*\)(?:  |\n)# (.*)$", re.MULTILINE)
 ADDRESS = "127.0.0.1:9123"
+#: names what runs ``fluss-df`` in blocks of ``sh``, where that is not the installed command
+PYTHON_VARIABLE = "RUN_PAGE_PYTHON"
 
 
 class Block(NamedTuple):
@@ -77,5 +80,10 @@ if __name__ == "__main__":
     from fluss_df.embedded import EmbeddedFluss
 
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    with EmbeddedFluss(None, port=0) as engine:
+    with EmbeddedFluss(None, port=0) as engine, tempfile.TemporaryDirectory() as folder:
+        if python := os.environ.get(PYTHON_VARIABLE):
+            tool = Path(folder) / "fluss-df"
+            tool.write_text(f'#!/bin/sh\nexec {python} -m fluss_df "$@"\n')
+            tool.chmod(0o700)
+            os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
         run(Path(sys.argv[1]), engine.address)

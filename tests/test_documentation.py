@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from fluss_df.cli import app
 from fluss_df.cluster import LocalCluster
 from fluss_df.engine.tables import options
 from tests.programs import command
-from tests.run_page import blocks_of
+from tests.run_page import PYTHON_VARIABLE, blocks_of
 from tests.stderr import unexpected
 
 ROOT = Path(__file__).parent.parent
@@ -145,7 +146,7 @@ def run_page(page: Path, folder: Path) -> None:
     done = subprocess.run(
         [*command(*warnings), "-m", "tests.run_page", str(page)],
         cwd=folder,
-        env={**environment, "PYTHONPATH": str(ROOT)},
+        env={**environment, "PYTHONPATH": str(ROOT), PYTHON_VARIABLE: shlex.join(command())},
         capture_output=True,
         text=True,
         timeout=240,

@@ -17,6 +17,12 @@ PROGRAMS = {
     "arguments": "import sys; print(sys.argv, sys.flags.dev_mode, sys.warnoptions)",
     "streams": "import sys; print(sys.stdin.read(), end=''); print('b', file=sys.stderr)",
     "surroundings": "import os; print(os.getcwd(), os.environ['ONE'], sorted(os.environ))",
+    "streams that are set": (
+        "import sys\n"
+        "for stream in (sys.stdin, sys.stdout, sys.stderr):\n"
+        "    stream.reconfigure(errors='backslashreplace')\n"
+        "print(sys.stdout.encoding, sys.stdout.line_buffering, sys.stderr.line_buffering)"
+    ),
     "status": "raise SystemExit(7)",
     "a text": "raise SystemExit('so it is')",
     "error": "1 / 0",

@@ -9,6 +9,9 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from tests.lake_tables import dropped_after
 
+# Flink asks for tables that are due as often: tests wait for it
+SOON = {"fluss.tiering.poll.table.interval": "100ms"}
+
 
 @pytest.fixture(autouse=True)
 def no_tables_are_left() -> Iterator[None]:
@@ -27,7 +30,7 @@ def tiering_cluster(fluss_cluster_factory: ClusterFactory) -> LocalCluster:
 def paimon_tiering(fluss_cluster_factory: ClusterFactory) -> Iterator[LocalCluster]:
     """Return a cluster with a Paimon lake, while Flink's tiering service runs."""
     with fluss_cluster_factory(datalake="paimon") as cluster:
-        cluster.start_flink_tiering()
+        cluster.start_flink_tiering(SOON)
         yield cluster
         cluster.stop_flink_tiering()
 

@@ -30,7 +30,7 @@ from fluss_df.lake.paimon.snapshot import PaimonSnapshot
 from fluss_df.pushdown.column import col as ref
 from tests.lake_tables import create_lake_table, dropped_after
 
-LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
+LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "100ms"}
 COLUMNS = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("day", pa.string())])
 col = pl.col
 

@@ -75,7 +75,7 @@ class History:
                 bucket_keys=KINDS[kind].get("bucket_keys"),
                 properties={
                     "table.datalake.enabled": "true",
-                    "table.datalake.freshness": "1s",
+                    "table.datalake.freshness": "100ms",
                 },
             ),
         )

@@ -60,7 +60,7 @@ def cluster(
     fluss_cluster_factory: ClusterFactory = request.getfixturevalue("fluss_cluster_factory")
     with fluss_cluster_factory(datalake=request.param) as made:
         if request.param == "paimon":
-            made.start_flink_tiering()
+            made.start_flink_tiering({"fluss.tiering.poll.table.interval": "100ms"})
         yield made
 
 
