@@ -146,6 +146,8 @@ campaigns: $(STAMP)
 	@FLUSS_TIERING_KILLS=100 FLUSS_TIERING_HAND_OVERS=20 "$(BIN)/python" -m pytest -o timeout=7200 tests/lake/tiering/test_tiering_failures.py -k "killed or hand_overs"
 	@"$(BIN)/python" -m tests.campaigns.lake_reads
 	@"$(BIN)/python" -m tests.campaigns.flink_sql
+	@"$(BIN)/python" -m tests.campaigns.flink_sql --lake paimon
+	@"$(BIN)/python" -m tests.campaigns.paimon_tiering
 
 bench: $(STAMP)
 	@"$(BIN)/python" -m benchmarks

@@ -1,4 +1,4 @@
-"""Kills of our tiering service into Paimon, and hand-overs to and from Flink's, at length.
+"""Kills of rounds of our tiering into Paimon, and hand-overs to and from Flink's, at length.
 
 ``python -m tests.campaigns.paimon_tiering --kills 100 --hand-overs 20``. After each, the lake has
 each row that was written once. A table that a service was at when it ended is its own for two
@@ -12,19 +12,24 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
-from fluss_df.lake.tiering import TieringService
+from fluss_df.lake.rounds.tasks import InThreads
+from fluss_df.lake.tiering import TieringRound, TieringService
+from fluss_df.lake.tiering.table_round import TableRound
 from tests.lake.tiering.support import KINDS, LakeTable, tier_until_done
 
 _TAKE_OVER_S = 300
-_LATEST_KILL_S = 2.0
-_PROGRAM = "from fluss_df.cli import app; app()"
+_LATEST_KILL_S = 0.5
+_PROGRAM = """
+import sys
+from tests.campaigns.paimon_tiering import rounds
+rounds(sys.argv[1], sys.argv[2:])
+"""
+_LATER = {"table.datalake.freshness": "1h"}
 
 
 def written(tables: Sequence[LakeTable], version: int) -> None:
@@ -43,43 +48,50 @@ def checked(tables: Sequence[LakeTable]) -> None:
 
 
 def kill(cluster: LocalCluster, kills: int, seed: int) -> None:
-    """Kill the service at random moments, and have it go on."""
+    """Kill a process that tiers round after round, and have the next one go on."""
     chance = random.Random(seed)
-    tables = [LakeTable(cluster, kind, f"killed_{kind}").create() for kind in KINDS]
-    with tempfile.TemporaryDirectory() as folder:
-        lease_file = Path(folder) / "leases"
-        arguments = ["tier", "--connection", cluster.bootstrap_servers]
-        arguments += ["--lease-file", str(lease_file), "--keep-snapshots", "1h"]
+    tables = [LakeTable(cluster, kind, f"killed_{kind}", _LATER).create() for kind in KINDS]
+    names = [table.name for table in tables]
+    for number in range(kills):
+        written(tables, number)
+        service = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, cluster.bootstrap_servers, *names],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert service.stdout is not None
+        # how long it takes to start says nothing: it is killed in one of its first rounds
+        for _ in range(chance.randrange(1, 4)):
+            assert service.stdout.readline().startswith("round"), "it ended by itself"
+        time.sleep(_LATEST_KILL_S * chance.random())
+        service.send_signal(signal.SIGKILL)
+        service.wait()
+        service.stdout.close()
+        print(f"kill {number + 1} of {kills}", flush=True)
+    with fluss.connect(cluster.bootstrap_servers) as connection:
         for table in tables:
-            arguments += ["--table", f"fluss.{table.name}"]
-        for number in range(kills):
-            written(tables, number)
-            service = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, *arguments],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            assert service.stderr is not None
-            # how long it takes to start says nothing
-            while not service.stderr.readline().startswith("tiering the tables of"):
-                assert service.poll() is None, "the service ended by itself"
-            time.sleep(_LATEST_KILL_S * chance.random())
-            service.send_signal(signal.SIGKILL)
-            service.wait()
-            service.stderr.close()
-            print(f"kill {number + 1} of {kills}", flush=True)
-        with (
-            fluss.connect(cluster.bootstrap_servers) as connection,
-            TieringService(
-                connection, [table.path for table in tables], lease_file=lease_file
-            ) as service_,
-        ):
-            tier_until_done(service_, tables, _TAKE_OVER_S)
+            while one_round(connection, table.name).snapshot_id is not None:
+                pass
     checked(tables)
     for table in tables:
         snapshots = len(list(table.paimon().glob("snapshot/snapshot-*")))
         print(f"{table.kind}: {snapshots} snapshots, each row once", flush=True)
+
+
+def one_round(connection: fluss.FlussConnection, name: str) -> TieringRound:
+    """Tier a small part of a table."""
+    info = connection.get_admin().get_table_info(fluss.TablePath("fluss", name))
+    round_ = TableRound(connection, info, max_rows=300, max_changes=300, run_tasks=InThreads(2))
+    return round_.run(lambda: None)
+
+
+def rounds(address: str, names: Sequence[str]) -> None:
+    """Tier tables round after round, until it is killed."""
+    with fluss.connect(address) as connection:
+        while True:
+            for name in names:
+                one_round(connection, name)
+                print("round", flush=True)
 
 
 def hand_over(cluster: LocalCluster, hand_overs: int) -> None:

@@ -1,1 +1,1 @@
-"""Writing lake tables: data files, what replaces them, and the commit."""
+"""Writing Iceberg tables: data files, what replaces them, and the commit."""
