@@ -10,10 +10,11 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructType
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.errors import FlussError
+from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.spark.plan.sql_filter import parse_filter
@@ -86,3 +87,45 @@ def test_a_partition_that_comes_while_a_trigger_begins(engine: FlussConnection) 
         ids.append([row["id"] for t in tasks for b in reader.read(t) for row in b.to_pylist()])
         assert reader.latestOffset(stored, ReadAllAvailable()) == stored
     assert ids == [[1], [2]]
+
+
+NESTED = pa.schema(
+    {
+        "l": pa.list_(pa.int32()),
+        "m": pa.map_(pa.string(), pa.int64()),
+        "ll": pa.list_(pa.struct([("x", pa.list_(pa.int32()))])),
+    }
+)
+_FULL = {"l": [1], "m": [("a", 1)], "ll": [{"x": [1]}, None]}
+_NULL = {"l": [2, None], "m": [("b", None)], "ll": [{"x": [None]}]}
+
+
+def test_nulls_within_lists_that_a_schema_says_are_none(engine: FlussConnection) -> None:
+    """Spark would read a null as what stands in its place."""
+    schema = (
+        StructType()
+        .add("l", ArrayType(IntegerType(), False))
+        .add("m", MapType(StringType(), LongType(), False))
+        .add("ll", ArrayType(StructType().add("x", ArrayType(IntegerType(), False))))
+    )
+    path = TablePath("fluss", "nested")
+    engine.get_admin().create_table(path, TableDescriptor(Schema(NESTED), bucket_count=1))
+    writer = engine.get_table(path).new_append().create_writer()
+    source = FlussDataSource({"path": str(path), "connection": engine.config.bootstrap_servers})
+
+    def read(names: list[str]) -> list[dict[str, object]]:
+        reader = source.reader(StructType([schema[name] for name in names]))
+        tasks = reader.partitions()
+        return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+
+    with writer:
+        writer.write_arrow(pa.Table.from_pylist([_FULL, dict.fromkeys(NESTED.names)], NESTED))
+        writer.flush()
+        assert read(NESTED.names) == [_FULL, dict.fromkeys(NESTED.names)]
+        writer.write_arrow(pa.Table.from_pylist([_NULL], NESTED))
+    for name in NESTED.names:
+        with pytest.raises(SchemaMismatchError, match=f"'{name}' has nulls in its lists or maps"):
+            read([name])
+    reader = source.reader(source.schema())
+    found = [r for t in reader.partitions() for b in reader.read(t) for r in b.to_pylist()]
+    assert found[2] == _NULL
