@@ -101,7 +101,7 @@ _NULL = {"l": [2, None], "m": [("b", None)], "ll": [{"x": [None]}]}
 
 
 def test_nulls_within_lists_that_a_schema_says_are_none(engine: FlussConnection) -> None:
-    """Spark would read a null as what stands in its place."""
+    """Spark itself would say 'Value at index is null', and name no column."""
     schema = (
         StructType()
         .add("l", ArrayType(IntegerType(), False))

@@ -73,7 +73,7 @@ class SparkCast:
                     " NOT NULL"
                 )
             if field.name in self._required and any(map(has_hidden_nulls, column.chunks)):
-                # Spark would take a null for the zero that stands in its place
+                # Spark ends with 'Value at index is null', and names no column
                 raise SchemaMismatchError(
                     f"table {self._path}: column '{field.name}' has nulls in its lists or maps, and"
                     f" the schema says that there are none: {field.type}"
