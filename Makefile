@@ -123,6 +123,11 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.scan_fuzz
 	@"$(BIN)/python" -m tests.campaigns.sql_fuzz
 	@"$(BIN)/python" -m tests.campaigns.ibis_fuzz
+	@"$(BIN)/python" -m tests.campaigns.files_fuzz
+	@"$(BIN)/python" -m tests.campaigns.spark_fuzz
+	@"$(BIN)/python" -m tests.campaigns.spark_conditions
+	@"$(BIN)/python" -m tests.campaigns.spark_writes
+	@"$(BIN)/python" -m tests.campaigns.spark_streams
 	@"$(BIN)/python" -m tests.campaigns.embedded_large
 	@"$(BIN)/python" -m tests.campaigns.embedded_owners
 	@"$(BIN)/python" -m tests.campaigns.embedded_attacks

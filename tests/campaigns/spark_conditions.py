@@ -82,9 +82,6 @@ def pushed(
         if rng.random() < 0.5:
             return ds.IsNull(path), f"{column} IS NULL"
         return ds.Not(ds.IsNull(path)), f"{column} IS NOT NULL"
-    if kind == "ltz" and rng.random() < 0.5:
-        # as a worker in another zone gets it
-        pass
     value, other = rng.choice(there), rng.choice(there)
     text, more = spark_literal(value, found), spark_literal(other, found)
     forms: list[tuple[ds.Filter, str]] = [

@@ -266,7 +266,7 @@ class Expressions:
             "binary": [f"hex({c})", f"length({c})", f"base64({c})", f"md5({c})", f"concat({c}, X'00')"],
             "time": [f"CAST({c} AS STRING)", f"hour({c})", f"second({c})", f"hash({c})"],
             "array": [f"size({c})", f"{c}[0]", f"reverse({c})", f"to_json(struct({c}))", f"array_distinct({c})"],
-            "struct": [f"to_json({c})", f"hash({c})", f"CAST({c} AS STRING)", f"{c}.*" if False else f"struct({c}, 1)"],
+            "struct": [f"to_json({c})", f"hash({c})", f"CAST({c} AS STRING)", f"struct({c}, 1)"],
             "map": [f"map_keys({c})", f"cardinality({c})", f"map_values({c})", f"map_entries({c})"],
         }  # fmt: skip
         some = [*forms.get(kind, [c]), f"coalesce({c}, {c})", f"CASE WHEN {self.leaf()} THEN {c} END", f"nullif({c}, {c})"

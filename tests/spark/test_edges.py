@@ -1,24 +1,29 @@
 """Texts of filters at their edges, and what happens between two questions of Spark.
 
-They need no JVM: the source is asked as Spark asks it, in this process, on an embedded engine.
+Most need no JVM: the source is asked as Spark asks it, in this process, on an embedded engine.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, Not
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import ArrayType, IntegerType, LongType, MapType, StringType, StructType
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.errors import FlussError
+from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.spark.plan.filters import from_spark
 from fluss_df.spark.plan.sql_filter import parse_filter
 from fluss_df.spark.read.streaming import FlussStreamReader
-from fluss_df.spark.source import FlussDataSource
+from fluss_df.spark.source import FlussDataSource, FlussReader
 
 SCHEMA = pa.schema(
     {
@@ -86,3 +91,80 @@ def test_a_partition_that_comes_while_a_trigger_begins(engine: FlussConnection) 
         ids.append([row["id"] for t in tasks for b in reader.read(t) for row in b.to_pylist()])
         assert reader.latestOffset(stored, ReadAllAvailable()) == stored
     assert ids == [[1], [2]]
+
+
+NESTED = pa.schema(
+    {
+        "l": pa.list_(pa.int32()),
+        "m": pa.map_(pa.string(), pa.int64()),
+        "ll": pa.list_(pa.struct([("x", pa.list_(pa.int32()))])),
+    }
+)
+_FULL = {"l": [1], "m": [("a", 1)], "ll": [{"x": [1]}, None]}
+_NULL = {"l": [2, None], "m": [("b", None)], "ll": [{"x": [None]}]}
+
+
+def test_nulls_within_lists_that_a_schema_says_are_none(engine: FlussConnection) -> None:
+    """Spark itself would say 'Value at index is null', and name no column."""
+    schema = (
+        StructType()
+        .add("l", ArrayType(IntegerType(), False))
+        .add("m", MapType(StringType(), LongType(), False))
+        .add("ll", ArrayType(StructType().add("x", ArrayType(IntegerType(), False))))
+    )
+    path = TablePath("fluss", "nested")
+    engine.get_admin().create_table(path, TableDescriptor(Schema(NESTED), bucket_count=1))
+    writer = engine.get_table(path).new_append().create_writer()
+    source = FlussDataSource({"path": str(path), "connection": engine.config.bootstrap_servers})
+
+    def read(names: list[str], wanted: StructType = schema) -> list[dict[str, object]]:
+        reader = source.reader(StructType([wanted[name] for name in names]))
+        assert isinstance(reader, FlussReader)
+        tasks = reader.partitions()
+        return [row for task in tasks for batch in reader.read(task) for row in batch.to_pylist()]
+
+    with writer:
+        writer.write_arrow(pa.Table.from_pylist([_FULL, dict.fromkeys(NESTED.names)], NESTED))
+        writer.flush()
+        assert read(NESTED.names) == [_FULL, dict.fromkeys(NESTED.names)]
+        writer.write_arrow(pa.Table.from_pylist([_NULL], NESTED))
+    for name in NESTED.names:
+        with pytest.raises(SchemaMismatchError, match=f"'{name}' has nulls in its lists or maps"):
+            read([name])
+    assert read(NESTED.names, source.schema())[2] == _NULL
+
+
+_DAY = pa.schema({"day": pa.date32(), "at": pa.timestamp("us", "UTC"), "local": pa.timestamp("us")})
+
+
+@pytest.mark.parametrize(
+    ("item", "taken"),
+    [
+        # what 1582-10-10 becomes on its way, which may as well be itself
+        (EqualTo(("day",), dt.date(1582, 10, 15)), False),
+        (In(("day",), (dt.date(2024, 1, 1), dt.date(1582, 10, 15))), False),
+        (Not(GreaterThan(("day",), dt.date(1582, 10, 10))), False),
+        (EqualTo(("day",), dt.date(1582, 9, 1)), True),
+        (EqualTo(("at",), dt.datetime(1582, 10, 15, 12, tzinfo=dt.UTC)), False),
+        (EqualTo(("at",), dt.datetime(1883, 11, 18, 17, tzinfo=dt.UTC)), False),
+        (EqualTo(("at",), dt.datetime(1900, 2, 1, tzinfo=dt.UTC)), True),
+        (EqualTo(("local",), dt.datetime(1883, 11, 18, 17)), True),
+    ],
+)
+def test_days_that_spark_may_have_moved_are_left_to_it(item: Filter, taken: bool) -> None:
+    assert bool(from_spark([item], _DAY)) is taken
+
+
+def test_a_day_that_the_julian_calendar_has_not(classic_spark: SparkSession) -> None:
+    days = [dt.date(1582, 10, 4), dt.date(1582, 10, 10), dt.date(1582, 10, 20), None]
+    with EmbeddedFluss(None, port=0) as engine, engine.connection() as connection:
+        path = TablePath("fluss", "days")
+        schema = pa.schema({"day": pa.date32()})
+        connection.get_admin().create_table(path, TableDescriptor(Schema(schema), bucket_count=1))
+        with connection.get_table(path).new_append().create_writer() as writer:
+            writer.write_arrow(pa.table({"day": days}, schema))
+        classic_spark.dataSource.register(FlussDataSource)
+        reader = classic_spark.read.format("fluss").option("connection", str(engine.address))
+        rows = reader.option("push.filters", "true").load(str(path))
+        found = rows.where("day IN (DATE '1582-10-10', DATE '1582-10-04')").collect()
+    assert sorted(row.day for row in found) == days[:2]

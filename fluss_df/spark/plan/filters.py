@@ -36,6 +36,9 @@ _TEXTS: dict[type[spark.Filter], TextOp] = {
     spark.StringEndsWith: TextOp.ENDS_WITH,
     spark.StringContains: TextOp.CONTAINS,
 }
+# what the days become that the old calendar has not, and some around them for the time zones
+_MOVED = (dt.date(1582, 10, 3), dt.date(1582, 10, 27))
+_KNOWN_ZONES = dt.date(1900, 1, 3)
 
 
 def from_spark(
@@ -118,7 +121,22 @@ def _column(item: Any, schema: pa.Schema) -> str:
     return name
 
 
+def _require_unmoved(value: dt.date) -> None:
+    """Refuse days and moments that Spark may have moved on their way.
+
+    Unless ``spark.sql.datetime.java8API.enabled``, Spark hands them on in Java's old calendar. It
+    has no days from 5 to 14 October 1582, which become later ones, and its time zones know nothing
+    of the years before 1900.
+    """
+    day = dt.date(value.year, value.month, value.day)
+    instant = isinstance(value, dt.datetime) and value.tzinfo is not None
+    if _MOVED[0] <= day <= _MOVED[1] or (instant and day < _KNOWN_ZONES):
+        raise UnsupportedExpression(f"{value} may be another day or moment in Spark")
+
+
 def _literal(value: Any, kind: pa.DataType) -> pa.Scalar:
+    if isinstance(value, dt.date):
+        _require_unmoved(value)
     if isinstance(value, dt.datetime):
         # instants come in the time zone of the worker, or without one
         if (value.tzinfo is None) != (kind.tz is None if pa.types.is_timestamp(kind) else True):

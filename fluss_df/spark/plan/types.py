@@ -61,6 +61,7 @@ class SparkCast:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._path = path
         self._truncate = truncate
+        self._required = [field.name for field in self._schema if requires_values(field.type)]
 
     def __call__(self, table: pa.Table) -> list[pa.RecordBatch]:
         """Return rows as record batches of Spark's form."""
@@ -70,6 +71,12 @@ class SparkCast:
                 raise SchemaMismatchError(
                     f"table {self._path}: column '{field.name}' has nulls, and the schema says"
                     " NOT NULL"
+                )
+            if field.name in self._required and any(map(has_hidden_nulls, column.chunks)):
+                # Spark ends with 'Value at index is null', and names no column
+                raise SchemaMismatchError(
+                    f"table {self._path}: column '{field.name}' has nulls in its lists or maps, and"
+                    f" the schema says that there are none: {field.type}"
                 )
         if not columns:
             # a count needs no column, and a table without any has no rows
@@ -100,6 +107,35 @@ class SparkCast:
                 f" {wanted}: {error}; leave it out by option 'columns'",
                 ErrorCode.UNSUPPORTED_VERSION,
             ) from None
+
+
+def requires_values(kind: pa.DataType) -> bool:
+    """Whether a type says, of what lists, maps and rows have within, that it is never null."""
+    if pa.types.is_map(kind):
+        # a key is never null, whatever the schema says
+        return not kind.item_field.nullable or any(
+            map(requires_values, (kind.key_type, kind.item_type))
+        )
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    return any(not field.nullable or requires_values(field.type) for field in fields)
+
+
+def has_hidden_nulls(array: pa.Array) -> bool:
+    """Whether lists or maps have nulls where their type says that there are none.
+
+    Casts see to it that the fields of rows have none.
+    """
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return any(map(has_hidden_nulls, array.drop_null().flatten()))
+    if pa.types.is_map(kind):
+        fields = [kind.key_field.with_nullable(True), kind.item_field.with_nullable(True)]
+        values, field = array.cast(pa.list_(pa.struct(fields))).flatten().field(1), kind.item_field
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        values, field = array.flatten(), kind.value_field
+    else:
+        return False
+    return bool(values.null_count and not field.nullable) or has_hidden_nulls(values)
 
 
 def earlier(column: pa.ChunkedArray) -> pa.ChunkedArray:
