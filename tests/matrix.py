@@ -26,7 +26,7 @@ _EXTRAS: Final = "ibis,pandas,lake,paimon,metrics,otel,flight,ui,demo"
 _TOOLS: Final = (
     *("cryptography", "duckdb", "filelock", "hypothesis", "narwhals"),
     *("opentelemetry-sdk", "pytest", "pytest-mock", "pytest-timeout", "pytest-xdist"),
-    "import-linter",
+    *("import-linter", "tpchgen-cli"),
 )
 _PEER: Final = "pyfluss==1.0.0"
 # of others it has no wheel

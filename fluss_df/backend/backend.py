@@ -353,10 +353,6 @@ class Backend(Streaming, Files):
         FlussError
             For a view, a temporary table of this connection, or what Spark has no SQL for.
         """
-        from pyspark.sql import SparkSession as Session
-
-        from fluss_df.spark.queries.expressions import expression_to_spark
-
         for table in expr.op().find(ops.DatabaseTable):
             name, changes = split_name(table.name)
             if table.namespace.database is None or changes is not None:
@@ -366,6 +362,13 @@ class Backend(Streaming, Files):
                 raise FlussError(
                     f"{path} is a view, which Spark cannot read: build the expression of its tables"
                 )
+        try:
+            from pyspark.sql import SparkSession as Session
+        except ImportError as error:
+            raise ImportError(f"{error}: pip install 'fluss-df[spark]'") from error
+
+        from fluss_df.spark.queries.expressions import expression_to_spark
+
         return expression_to_spark(expr, spark or Session.active(), self._connection, params)
 
 
