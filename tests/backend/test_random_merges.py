@@ -225,6 +225,10 @@ def _one(
     statement = made.merge(table, using)
     query = f"SELECT * FROM {table} ORDER BY {listed}"
     before = con.raw_sql(query)
+    joined = f"{table} AS t JOIN {using} {statement.splitlines()[1]}"
+    grouped = ", ".join(f"t.{key}" for key in keys)
+    twice = f"SELECT 1 FROM {joined} GROUP BY {grouped} HAVING count(*) > 1"
+    several = duck.sql(twice).fetchone() is not None
     duck.execute("BEGIN")
     try:
         duck.execute(statement)
@@ -239,11 +243,16 @@ def _one(
             con.raw_sql(statement)
         assert con.raw_sql(query).equals(before), statement
         return "refused"
-    duck.execute("COMMIT")
     try:
         con.raw_sql(statement)
     except FlussError as error:
+        duck.execute("ROLLBACK")
+        # DuckDB may let one source row update a row that another one deletes: whichever comes last
+        if several and "may be changed by one only" in str(error):
+            assert con.raw_sql(query).equals(before), statement
+            return "refused"
         raise AssertionError(f"{error}\n{statement}") from error
+    duck.execute("COMMIT")
     found = con.raw_sql(query)
     expected = expected.cast(found.schema)
     assert found.equals(expected), f"{statement}\n{before}\n{found}\n{expected}"

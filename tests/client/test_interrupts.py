@@ -20,7 +20,6 @@ import fluss_df as fluss
 from fluss_df.client.runtime.interrupts import abandoned, shielded
 from fluss_df.record.python.row_collector import Gathered
 from tests.client.support import Tables
-from tests.programs import command
 
 ROOT = Path(fluss.__file__).parent.parent
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
@@ -30,7 +29,7 @@ def test_a_storm_of_interrupts(address: str) -> None:
     """In a process of its own: rows written in each way, and polled."""
     result = subprocess.run(
         [
-            *(*command(), "-m", "tests.campaigns.interrupts"),
+            *(sys.executable, "-m", "tests.campaigns.interrupts"),
             *("--connection", address, "--seconds", "0.4", "--seed", str(os.getpid())),
         ],
         cwd=ROOT,
