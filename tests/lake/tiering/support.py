@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.lake.iceberg.catalog import open_table
-from fluss_df.lake.options import LakeOptions
+from fluss_df.lake.options import lake_options
 from fluss_df.lake.paimon.catalog import open_paimon
 from fluss_df.lake.tiering import TieringService
 from tests.lake_tables import create_lake_table
@@ -160,11 +160,12 @@ class LakeTable:
 
     def lake_rows(self) -> pl.DataFrame:
         """Return the rows of the lake; those of Iceberg are read by pyiceberg."""
-        if not self.paimon().is_dir():
+        with fluss.connect(self.cluster.bootstrap_servers) as connection:
+            options = lake_options(connection.get_admin().get_table_info(self.path))
+        if options.format == "iceberg":
             return pl.DataFrame(pl.from_arrow(self.iceberg().scan().to_arrow()))
         numbers = [int(file.name[9:]) for file in self.paimon().glob("snapshot/snapshot-*")]
-        options = {"warehouse": str(self.paimon().parent.parent)}
-        snapshot = open_paimon(LakeOptions(self.path, "paimon", options), max(numbers))
+        snapshot = open_paimon(options, max(numbers))
         return snapshot.frame(snapshot.files).collect()
 
     def check(self) -> None:
