@@ -155,7 +155,7 @@ def stub_coroutines() -> dict[str, bool]:
 
 def test_coroutines() -> None:
     # its file, too, is only there where the client is
-    assert official.FlussConnection
+    assert official.FlussConnection.__name__ == "FlussConnection"
     compared = 0
     for name, is_coroutine in stub_coroutines().items():
         kind, _, member = name.partition(".")

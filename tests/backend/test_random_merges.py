@@ -228,7 +228,7 @@ def _one(
     joined = f"{table} AS t JOIN {using} {statement.splitlines()[1]}"
     grouped = ", ".join(f"t.{key}" for key in keys)
     twice = f"SELECT 1 FROM {joined} GROUP BY {grouped} HAVING count(*) > 1"
-    several = duck.sql(twice).fetchone() is not None
+    several = bool(duck.sql(twice).fetchall())
     duck.execute("BEGIN")
     try:
         duck.execute(statement)
