@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from fluss_df.engine.files.files import sync_file, sync_folder
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.paimon.manifests import read_avro
 from fluss_df.lake.paimon.storage import TableFiles
@@ -110,6 +111,7 @@ def commit_snapshot(
         try:
             last = read_said(table, latest) if latest else None
             said = _next(table, schema, manifests, last, files, properties)
+            _sync([*(Path(file.path) for file in files), *manifests.made])
             committed = _put(table, latest + 1, json.dumps(said, indent=2))
         except (OSError, FlussError) as error:
             raise NotCommittedError(
@@ -184,6 +186,14 @@ def _next(
     }
 
 
+def _sync(files: Sequence[Path]) -> None:
+    """Have the disk hold files, and their names, before a snapshot has them."""
+    for path in files:
+        sync_file(path)
+    for folder in {path.parent for path in files}:
+        sync_folder(folder)
+
+
 def _put(table: TableFiles, number: int, text: str) -> bool:
     """Make the file of a snapshot; return whether there was none.
 
@@ -204,6 +214,7 @@ def _put(table: TableFiles, number: int, text: str) -> bool:
             stream.flush()
             os.fsync(stream.fileno())
         os.link(whole, path)
+        sync_folder(path.parent)
     except OSError:
         # a storage whose answer was lost says of our own file that it is there
         with contextlib.suppress(OSError):
