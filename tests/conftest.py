@@ -110,13 +110,29 @@ class _Seconds:
         write_seconds(self._taken)
 
 
+class _AtOnce:
+    """Names a test when it fails, and not only when all have ended."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            terminal.ensure_newline()
+            terminal.write_line(f"failed ({report.when}): {report.nodeid}", red=True)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Measure the pieces, where that is asked for; workers of pytest-xdist report their tests."""
     # servers live for seconds or minutes: what compiles least is quickest
     os.environ.setdefault("FLUSS_CLUSTER_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
     # so do the JVMs of Spark: its launchers, drivers, masters, workers and executors
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-    if config.getoption("--write-piece-seconds") and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
+        return
+    config.pluginmanager.register(_AtOnce(config), "at-once")
+    if config.getoption("--write-piece-seconds"):
         config.pluginmanager.register(_Seconds(), "piece-seconds")
 
 
