@@ -9,7 +9,7 @@ import pytest
 from fluss_df import hooks
 
 # in the order of their steps; the names are those of the modules
-EXITS = ["live", "parallel", "writer", "metadata", "local"]
+EXITS = ["live", "parallel", "writer", "open_clusters", "local"]
 FORKS = [
     "counters", "io_thread", "lane_pool", "folders", "connection", "interrupts", "encoders",
     "remote_fs", "remote_segments", "parallel", "report", "live", "ownership", "server", "launcher",
@@ -25,7 +25,7 @@ sys.modules["fluss_df"] = package
 for name in sys.argv[2:]:
     importlib.import_module(name)
 from fluss_df import hooks
-from fluss_df.client.cluster import metadata
+from fluss_df.client.cluster import open_clusters
 from fluss_df.client.fetch import parallel, remote_fs, remote_segments
 from fluss_df.client.runtime import encoders, interrupts, io_thread
 from fluss_df.client.transport import lane_pool

@@ -128,7 +128,7 @@ def test_start_status_stop(folder: str) -> None:
         (["--port", "70000"], 2, "Invalid value for '--port'"),
         (["--tablet-servers", "0"], 2, "Invalid value for '--tablet-servers'"),
         (["--tablet-servers", "99"], 1, "from 1 to 32, not 99"),
-        (["--datalake", "delta"], 1, "datalake must be one of iceberg, paimon, not 'delta'"),
+        (["--datalake", "delta"], 1, "datalake must be one of iceberg, paimon, lance, not 'delta'"),
     ],
 )
 def test_mistakes_are_named(folder: str, arguments: list[str], code: int, message: str) -> None:

@@ -89,7 +89,9 @@ def test_flinks_tiering_service_moves_rows_into_the_lake(
 
 
 def test_what_there_is_no_lake_for_is_refused(fluss_cluster: LocalCluster, tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="datalake must be one of iceberg, paimon, not 'delta'"):
+    with pytest.raises(
+        ClusterError, match="datalake must be one of iceberg, paimon, lance, not 'delta'"
+    ):
         LocalCluster(tmp_path, datalake="delta")
     with pytest.raises(ClusterError, match="has no data lake to tier into; start it with datalake"):
         fluss_cluster.start_flink_tiering()

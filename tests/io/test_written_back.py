@@ -58,7 +58,11 @@ def test_merged_schemas_leave_numbers_to_the_server(connection: fluss.FlussConne
 
 @pytest.mark.parametrize(
     "properties",
-    [{"bucket.num": "3"}, {"table.auto-partition.enabled": False}, {"table.log.ttl": 500}],
+    [
+        {"bucket.num": "3"},
+        {"table.auto-partition.enabled": False},
+        {"table.log.tiered.local-segments": 3},
+    ],
 )
 def test_a_table_is_as_its_properties_say(
     connection: fluss.FlussConnection, properties: dict[str, Any]
@@ -70,7 +74,7 @@ def test_a_table_is_as_its_properties_say(
     other: dict[str, Any] = {
         "bucket.num": "4",
         "table.auto-partition.enabled": True,
-        "table.log.ttl": 501,
+        "table.log.tiered.local-segments": 4,
     }
     (name,) = properties
     with pytest.raises(FlussError, match="exists with"):

@@ -359,7 +359,7 @@ class KeyedWriter:
             (kinds == _UPDATE_BEFORE).alias(_BEFORE),
         ).with_row_index(_ROW)
         order = order.sort([*names, _ORDER], maintain_order=True)
-        newest = order.filter(~pl.col(_BEFORE)).unique(names, keep="last", maintain_order=True)
+        newest = order.filter(~order[_BEFORE]).unique(names, keep="last", maintain_order=True)
         if newest.height:
             self._write(rows.take(newest[_ROW].to_arrow()), changelog=False)
         if self._files.schema.changelog:
