@@ -276,19 +276,14 @@ def test_threads_hide_latency(tmp_path: Path, store: SlowStore) -> None:
     segments = Segments(tmp_path)
     for _ in range(40):
         segments.add(2)
-    took = {}
     for threads in (1, 8):
         connection = LonelyConnection(
             remote_file_download_thread_num=threads, scanner_remote_log_prefetch_num=16
         )
-        began = time.monotonic()
         read, _ = segments.read(segments.position(), connection)
         assert offsets(take_all(read)) == list(range(800))
-        took[threads] = time.monotonic() - began
-        assert store.most_running <= threads
-    # opening and reading: 40 * 2 * 50 ms with one thread
-    assert took[1] > 3.9
-    assert took[8] < took[1] / 4
+        # each of them waits for the store while the others do
+        assert store.most_running == threads
 
 
 @pytest.mark.parametrize(
