@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
-from polars.io.plugins import register_io_source
 
 
 def scan_by_ids(
@@ -45,39 +44,6 @@ def scan_by_ids(
         _row_count=None if rows is None else (rows, 0),
         **options,
     )
-
-
-def scan_frames(
-    read: Callable[[list[str], int | None], Iterable[pl.DataFrame]], schema: Mapping[str, Any]
-) -> pl.LazyFrame:
-    """Return the rows of files that Polars has no reader of.
-
-    Parameters
-    ----------
-    read
-        Yields parts of the rows, given the names of the columns to have, in this order, and how
-        many rows are enough; it is called at each collect.
-    schema
-        All columns.
-    """
-    names = list(schema)
-
-    def source(
-        with_columns: list[str] | None,
-        predicate: pl.Expr | None,
-        n_rows: int | None,
-        batch_size: int | None,
-    ) -> Iterator[pl.DataFrame]:
-        left = n_rows
-        for found in read(names if with_columns is None else with_columns, n_rows):
-            if left is not None:
-                found = found.head(left)
-                left -= found.height
-            yield found if predicate is None else found.filter(predicate)
-            if left == 0:
-                return
-
-    return register_io_source(source, schema=dict(schema))
 
 
 def is_of_parquet(error: Exception) -> bool:

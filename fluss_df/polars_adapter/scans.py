@@ -12,7 +12,7 @@ import re
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -240,8 +240,20 @@ def polars_reason(error: pl.exceptions.PolarsError | pl.exceptions.PanicExceptio
     return " ".join(text.split())
 
 
-def lazy_frames(frames: Callable[[], Iterable[pl.DataFrame]], schema: pl.Schema) -> pl.LazyFrame:
-    """Return a lazy frame of what a function gives, which is called at each collect."""
+def scan_frames(
+    read: Callable[[list[str], int | None], Iterable[pl.DataFrame]], schema: Mapping[str, Any]
+) -> pl.LazyFrame:
+    """Return a lazy frame of rows that Polars has no reader of.
+
+    Parameters
+    ----------
+    read
+        Yields parts of the rows, given the names of the columns to have, in this order, and how
+        many rows are enough; it is called at each collect.
+    schema
+        All columns.
+    """
+    names = list(schema)
 
     def source(
         with_columns: list[str] | None,
@@ -250,15 +262,22 @@ def lazy_frames(frames: Callable[[], Iterable[pl.DataFrame]], schema: pl.Schema)
         batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
         left = n_rows
-        for found in frames():
+        for found in read(names if with_columns is None else with_columns, n_rows):
             if left is not None:
                 found = found.head(left)
                 left -= found.height
-            if with_columns is not None:
-                # by_name takes a name like "*" for what it is
-                found = found.select([cs.by_name(name) for name in with_columns])
             yield found if predicate is None else found.filter(predicate)
             if left == 0:
                 return
 
-    return register_io_source(source, schema=schema)
+    return register_io_source(source, schema=dict(schema))
+
+
+def lazy_frames(frames: Callable[[], Iterable[pl.DataFrame]], schema: pl.Schema) -> pl.LazyFrame:
+    """Return a lazy frame of what a function gives, which is called at each collect."""
+
+    def read(names: list[str], rows: int | None) -> Iterator[pl.DataFrame]:
+        # by_name takes a name like "*" for what it is
+        return (found.select([cs.by_name(name) for name in names]) for found in frames())
+
+    return scan_frames(read, schema)

@@ -15,7 +15,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.options import LakeOptions
 from fluss_df.lake.snapshot import DataFile, LakeSnapshotFiles, local_path
 from fluss_df.metadata import TablePath
-from fluss_df.polars_adapter.lake_files import scan_frames
+from fluss_df.polars_adapter.scans import scan_frames
 from fluss_df.pushdown.predicate import Predicate
 from fluss_df.record.keys.partition_names import partition_names
 from fluss_df.schema import TableInfo

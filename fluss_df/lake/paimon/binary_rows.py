@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from fluss_df.lake.paimon.types import FieldType
 
-_LONGEST_COMPACT_DECIMAL: Final = 18
-_MILLISECONDS: Final = 3
-_FIXED: Final = {
+LONGEST_COMPACT_DECIMAL: Final = 18
+MILLISECONDS: Final = 3
+FIXED: Final = {
     "BOOLEAN": "<?",
     "TINYINT": "<b",
     "SMALLINT": "<h",
@@ -51,14 +51,14 @@ def value_at(row: bytes, position: int, kind: FieldType) -> Any:
         if row[4 + bit // 8] >> bit % 8 & 1:
             return None
         at = 4 + (arity + 63 + 8) // 64 * 8 + 8 * position
-        if kind.root in _FIXED:
-            return struct.unpack_from(_FIXED[kind.root], row, at)[0]
+        if kind.root in FIXED:
+            return struct.unpack_from(FIXED[kind.root], row, at)[0]
         if kind.root in TEXTS:
             return _bytes_at(row, at).decode()
         if kind.root in BYTES:
             return _bytes_at(row, at)
         if kind.root == "DECIMAL":
-            if kind.precision <= _LONGEST_COMPACT_DECIMAL:
+            if kind.precision <= LONGEST_COMPACT_DECIMAL:
                 unscaled = struct.unpack_from("<q", row, at)[0]
             else:
                 unscaled = int.from_bytes(_bytes_at(row, at, compact=False), "big", signed=True)
@@ -66,7 +66,7 @@ def value_at(row: bytes, position: int, kind: FieldType) -> Any:
             return Decimal((sign, digits, -kind.scale))
         if kind.root in TIMES:
             (found,) = struct.unpack_from("<q", row, at)
-            if kind.precision <= _MILLISECONDS:
+            if kind.precision <= MILLISECONDS:
                 return found * 1_000_000
             (millis,) = struct.unpack_from("<q", row, 4 + (found >> 32))
             return millis * 1_000_000 + (found & 0xFFFFFFFF)

@@ -7,23 +7,20 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from fluss_df.lake.paimon.binary_rows import BYTES, TEXTS, TIMES
+from fluss_df.lake.paimon.binary_rows import (
+    BYTES,
+    FIXED,
+    LONGEST_COMPACT_DECIMAL,
+    MILLISECONDS,
+    TEXTS,
+    TIMES,
+)
 from fluss_df.lake.paimon.types import FieldType
 
-_LONGEST_COMPACT_DECIMAL: Final = 18
-_MILLISECONDS: Final = 3
 _LONGEST_INLINE: Final = 7
 _DECIMAL_BYTES: Final = 16
-_FIXED: Final = {
-    "BOOLEAN": "<?",
-    "TINYINT": "<b",
-    "SMALLINT": "<h",
-    "INT": "<i",
-    "INTEGER": "<i",
-    "BIGINT": "<q",
-    "DATE": "<i",
-    "TIME": "<i",
-}
+# keys and partitions of fractions are left to Flink's service
+_FIXED: Final = {kind: code for kind, code in FIXED.items() if kind not in ("FLOAT", "DOUBLE")}
 #: The types whose values stand in such rows here.
 KNOWN: Final = frozenset({*_FIXED, *TEXTS, *BYTES, *TIMES, "DECIMAL"})
 
@@ -52,10 +49,10 @@ def binary_row(values: Sequence[Any], kinds: Sequence[FieldType]) -> bytes:
 
 def _field(value: Any, kind: FieldType, tail: bytearray, start: int) -> bytes:
     root = kind.root
-    if root == "DECIMAL" and kind.precision > _LONGEST_COMPACT_DECIMAL:
+    if root == "DECIMAL" and kind.precision > LONGEST_COMPACT_DECIMAL:
         number = b"" if value is None else _signed(_unscaled(value, kind.scale))
         return _long_value(number.ljust(_DECIMAL_BYTES, b"\0"), len(number), tail, start)
-    if root in TIMES and kind.precision > _MILLISECONDS:
+    if root in TIMES and kind.precision > MILLISECONDS:
         millis, nanos = (0, 0) if value is None else divmod(value, 1_000_000)
         return _long_value(struct.pack("<q", millis), nanos, tail, start)
     if value is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -33,6 +34,16 @@ from fluss_df.schema import TableInfo
 _KINDS: Final = pa.array(["+I", "-U", "+U", "-D"])
 # a binary row of the partition, and a bucket -> the greatest sequence number there
 Sequences = Mapping[tuple[bytes, int], int]
+
+
+@contextlib.contextmanager
+def _all_or_nothing(writer: LogWriter | KeyedWriter) -> Iterator[None]:
+    """Delete what was written where not all was."""
+    try:
+        yield
+    except BaseException:
+        writer.abort()
+        raise
 
 
 class PaimonTaskWriter:
@@ -106,7 +117,7 @@ class PaimonTaskWriter:
         place = bucket if self._schema.buckets > 0 else 0
         writer = LogWriter(self._files, self._partition(split), place)
         columns = (LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN)
-        try:
+        with _all_or_nothing(writer):
             for rows in self._reader.log(split, columns, result):
                 if not rows.num_rows:
                     continue
@@ -114,9 +125,6 @@ class PaimonTaskWriter:
                 made = to_lake(rows, self._schema.rows, bucket, self._path)
                 writer.write(made, offsets[0].as_py(), offsets[-1].as_py())
             result.added = writer.close()
-        except BaseException:
-            writer.abort()
-            raise
         return result
 
     def _changes(self, split: Split) -> Written:
@@ -129,7 +137,7 @@ class PaimonTaskWriter:
         partition, bucket = self._partition(split), split.bucket.bucket_id
         above = max(self._sequences.get((partition, bucket), -1) + 1 - split.start, 0)
         writer = KeyedWriter(self._files, partition, bucket)
-        try:
+        with _all_or_nothing(writer):
             for rows in self._reader.log(split, CHANGELOG_COLUMNS, result):
                 kinds = rows.column(CHANGE_TYPE_COLUMN).cast(pa.string())
                 writer.write(
@@ -138,9 +146,6 @@ class PaimonTaskWriter:
                     pc.add(rows.column(LOG_OFFSET_COLUMN), above),
                 )
             result.added = writer.close()
-        except BaseException:
-            writer.abort()
-            raise
         return result
 
     def _rows(self, split: Split) -> Written:
@@ -155,7 +160,7 @@ class PaimonTaskWriter:
                 " to an older table of that name. Drop it first"
             )
         writer = KeyedWriter(self._files, partition, bucket)
-        try:
+        with _all_or_nothing(writer):
             for rows in self._reader.current_rows(split, result, ends=True):
                 count = rows.num_rows
                 writer.write(
@@ -165,7 +170,4 @@ class PaimonTaskWriter:
                 )
                 first += count
             result.added = writer.close()
-        except BaseException:
-            writer.abort()
-            raise
         return result
