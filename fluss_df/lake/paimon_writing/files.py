@@ -21,15 +21,12 @@ from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon_writing.rows import binary_row
 from fluss_df.lake.paimon_writing.schema import WriteSchema
 from fluss_df.lake.paimon_writing.statistics import Statistics, row_value
-from fluss_df.lake.rounds.lake_rows import viewed
+from fluss_df.lake.rounds.lake_rows import GROUP_BYTES, GROUP_ROWS, write_groups
 
 _TARGET_OPTION: Final = "target-file-size"
 # Paimon's own defaults: of primary-key tables and of others
 _TARGETS: Final = {True: 128 << 20, False: 256 << 20}
 _SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-# a row group is written when it has this number of rows, or of bytes
-_GROUP_ROWS: Final = 1 << 17
-_GROUP_BYTES: Final = 16 << 20
 # changes of keys are sorted, and written, when they take this number of bytes
 _SORTED_BYTES: Final = 96 << 20
 _UPDATE_BEFORE: Final = 1
@@ -156,15 +153,11 @@ class _File:
             discard_path(self.path)
             raise
 
-    def write(self, rows: pa.Table, groups: int = 1) -> None:
-        """Write rows with the columns of files, in a number of row groups."""
-        schema = self._files.schema.file
+    def write(self, rows: pa.Table) -> None:
+        """Write rows with the columns of files."""
         self.rows += rows.num_rows
         self._statistics.add(rows)
-        columns = [viewed(rows.column(at), field.type) for at, field in enumerate(schema)]
-        self._parquet.write_table(
-            pa.Table.from_arrays(columns, schema=schema), row_group_size=-(-len(rows) // groups)
-        )
+        write_groups(self._parquet, rows, self._files.schema.file)
 
     @property
     def size(self) -> int:
@@ -257,7 +250,7 @@ class LogWriter:
         self._waiting.append(rows)
         self._rows += rows.num_rows
         self._bytes += rows.nbytes
-        if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
             self._flush()
 
     def close(self) -> list[NewFile]:
@@ -277,11 +270,10 @@ class LogWriter:
         if not self._waiting:
             return
         rows = pa.concat_tables(self._waiting)
-        groups = max(-(-self._rows // _GROUP_ROWS), -(-self._bytes // _GROUP_BYTES), 1)
         self._waiting, self._rows, self._bytes = [], 0, 0
         if self._file is None:
             self._file = _File(self._files, *self._place)
-        self._file.write(rows, groups)
+        self._file.write(rows)
         if self._file.size >= self._files.target:
             self._finish()
 
@@ -378,8 +370,7 @@ class KeyedWriter:
         deletes = int((pl.Series(pl.from_arrow(rows.column(count + 1))) == _DELETE).sum())
         file = _File(self._files, *self._place, changelog=changelog)
         try:
-            groups = max(-(-rows.num_rows // _GROUP_ROWS), -(-rows.nbytes // _GROUP_BYTES))
-            file.write(rows, groups)
+            file.write(rows)
             span: Any = (sequences.min(), sequences.max())
             self.done.append(file.close(span, (ends[0], ends[1]), deletes))
         except BaseException:

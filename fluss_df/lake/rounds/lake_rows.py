@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from fluss_df.errors import FlussError
 from fluss_df.lake.options import BUCKET, OFFSET, TIMESTAMP
@@ -16,6 +17,9 @@ SYSTEM_COLUMNS = (BUCKET, OFFSET, TIMESTAMP)
 _BEFORE_LOG = -1
 _LEAST_MICROSECOND = -(2**63 // 1000)
 FIELD_ID = b"PARQUET:field_id"
+# a row group is written when it has this number of rows, or of bytes
+GROUP_ROWS = 1 << 17
+GROUP_BYTES = 16 << 20
 
 
 def to_lake(rows: pa.Table, schema: pa.Schema, bucket: int, path: object) -> pa.Table:
@@ -171,3 +175,22 @@ def named_by_ids(kind: pa.DataType, name_of: Callable[[int], str | None]) -> pa.
     if pa.types.is_list(kind):
         return pa.list_(renamed(kind.value_field))
     return kind
+
+
+def write_groups(parquet: pq.ParquetWriter, rows: pa.Table, schema: pa.Schema) -> None:
+    """Write rows with the columns of a file: readers skip row groups, and read them side by side.
+
+    Parameters
+    ----------
+    parquet
+        The file.
+    rows
+        More than none.
+    schema
+        Of the file: the types of the columns.
+    """
+    groups = max(-(-rows.num_rows // GROUP_ROWS), -(-rows.nbytes // GROUP_BYTES))
+    columns = [viewed(rows.column(at), field.type) for at, field in enumerate(schema)]
+    parquet.write_table(
+        pa.Table.from_arrays(columns, schema=schema), row_group_size=-(-rows.num_rows // groups)
+    )

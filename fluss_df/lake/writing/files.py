@@ -20,7 +20,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
 from fluss_df.errors import FlussError
-from fluss_df.lake.rounds.lake_rows import viewed
+from fluss_df.lake.rounds.lake_rows import GROUP_BYTES, GROUP_ROWS, write_groups
 from fluss_df.lake.writing.bounds import file_schema, file_statistics
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 _TARGET_PROPERTY = "write.target-file-size-bytes"
 _TARGET_BYTES = 128 << 20
-# a row group is written when it has this number of rows, or of bytes
-_GROUP_ROWS = 1 << 17
-_GROUP_BYTES = 16 << 20
 
 
 class LakeFiles:
@@ -90,7 +87,7 @@ class RollingWriter:
         self._rows += rows.num_rows
         self._bytes += rows.nbytes
         self.rows += rows.num_rows
-        if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
+        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
             self._flush()
 
     def close(self) -> list[DataFile]:
@@ -114,8 +111,6 @@ class RollingWriter:
         if not self._waiting:
             return
         rows = pa.concat_tables(self._waiting)
-        # readers skip and read groups side by side: a bucket of keys comes as a whole
-        groups = max(-(-self._rows // _GROUP_ROWS), -(-self._bytes // _GROUP_BYTES), 1)
         self._waiting, self._rows, self._bytes = [], 0, 0
         if self._parquet is None:
             name = f"{uuid.uuid4()}.parquet"
@@ -127,14 +122,7 @@ class RollingWriter:
                 store_decimal_as_integer=True,
                 **self._files._options,
             )
-        schema = self._files._file_schema
-        self._parquet.write_table(
-            pa.Table.from_arrays(
-                [viewed(rows.column(place), field.type) for place, field in enumerate(schema)],
-                schema=schema,
-            ),
-            row_group_size=-(-len(rows) // groups),
-        )
+        write_groups(self._parquet, rows, self._files._file_schema)
         assert self._stream is not None
         if self._stream.tell() >= self._files._target:
             self._finish()
