@@ -13,7 +13,8 @@ import pytest
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
-from fluss_df.lake.writing import compaction, files
+from fluss_df.lake.rounds import lake_rows
+from fluss_df.lake.writing import compaction
 from tests.lake.folders import BY_HAND
 from tests.lake.tables_by_hand import Folder
 
@@ -32,7 +33,7 @@ def folder(tmp_path: Path) -> Iterator[Folder]:
 def test_a_long_text_behind_short_ones_is_found(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_GROUP_ROWS", 10)
+    monkeypatch.setattr(lake_rows, "_GROUP_ROWS", 10)
     folder.create("t", {"text": pa.string(), "data": pa.binary(), "other": pa.string()})
     short = pl.DataFrame({"text": ["aaa"] * 10, "data": [b"aaa"] * 10, "other": ["b"] * 10})
     # Parquet has no statistics of values of more than 4 kB

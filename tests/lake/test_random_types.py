@@ -21,6 +21,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.lake.iceberg.catalog import open_table
+from fluss_df.lake.rounds import lake_rows
 from fluss_df.lake.upkeep.expiry import expire_snapshots
 from fluss_df.lake.upkeep.orphans import remove_orphans
 from fluss_df.lake.writing import compaction, files
@@ -249,7 +250,7 @@ def test_random_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         engine.connection() as connection,
     ):
         for number in range(CASES):
-            monkeypatch.setattr(files, "_GROUP_ROWS", choose.choice([3, 10, 1 << 17]))
+            monkeypatch.setattr(lake_rows, "_GROUP_ROWS", choose.choice([3, 10, 1 << 17]))
             monkeypatch.setattr(files, "_TARGET_BYTES", choose.choice([1, 5000, 128 << 20]))
             monkeypatch.setattr(compaction, "_SMALL_FILES", choose.choice([2, 3, 8]))
             trial = Trial(Folder(connection), choose, f"t{number}")

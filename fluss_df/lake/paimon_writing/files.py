@@ -21,7 +21,7 @@ from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon_writing.rows import binary_row
 from fluss_df.lake.paimon_writing.schema import WriteSchema
 from fluss_df.lake.paimon_writing.statistics import Statistics, row_value
-from fluss_df.lake.rounds.lake_rows import GROUP_BYTES, GROUP_ROWS, write_groups
+from fluss_df.lake.rounds.lake_rows import is_a_group, write_groups
 
 _TARGET_OPTION: Final = "target-file-size"
 # Paimon's own defaults: of primary-key tables and of others
@@ -250,7 +250,7 @@ class LogWriter:
         self._waiting.append(rows)
         self._rows += rows.num_rows
         self._bytes += rows.nbytes
-        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+        if is_a_group(self._rows, self._bytes):
             self._flush()
 
     def close(self) -> list[NewFile]:

@@ -18,8 +18,8 @@ _BEFORE_LOG = -1
 _LEAST_MICROSECOND = -(2**63 // 1000)
 FIELD_ID = b"PARQUET:field_id"
 # a row group is written when it has this number of rows, or of bytes
-GROUP_ROWS = 1 << 17
-GROUP_BYTES = 16 << 20
+_GROUP_ROWS = 1 << 17
+_GROUP_BYTES = 16 << 20
 
 
 def to_lake(rows: pa.Table, schema: pa.Schema, bucket: int, path: object) -> pa.Table:
@@ -177,6 +177,11 @@ def named_by_ids(kind: pa.DataType, name_of: Callable[[int], str | None]) -> pa.
     return kind
 
 
+def is_a_group(rows: int, size: int) -> bool:
+    """Return whether these are enough rows, or bytes, for a row group."""
+    return rows >= _GROUP_ROWS or size >= _GROUP_BYTES
+
+
 def write_groups(parquet: pq.ParquetWriter, rows: pa.Table, schema: pa.Schema) -> None:
     """Write rows with the columns of a file: readers skip row groups, and read them side by side.
 
@@ -189,7 +194,7 @@ def write_groups(parquet: pq.ParquetWriter, rows: pa.Table, schema: pa.Schema) -
     schema
         Of the file: the types of the columns.
     """
-    groups = max(-(-rows.num_rows // GROUP_ROWS), -(-rows.nbytes // GROUP_BYTES))
+    groups = max(-(-rows.num_rows // _GROUP_ROWS), -(-rows.nbytes // _GROUP_BYTES))
     columns = [viewed(rows.column(at), field.type) for at, field in enumerate(schema)]
     parquet.write_table(
         pa.Table.from_arrays(columns, schema=schema), row_group_size=-(-rows.num_rows // groups)

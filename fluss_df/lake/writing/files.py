@@ -20,7 +20,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
 from fluss_df.errors import FlussError
-from fluss_df.lake.rounds.lake_rows import GROUP_BYTES, GROUP_ROWS, write_groups
+from fluss_df.lake.rounds.lake_rows import is_a_group, write_groups
 from fluss_df.lake.writing.bounds import file_schema, file_statistics
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class RollingWriter:
         self._rows += rows.num_rows
         self._bytes += rows.nbytes
         self.rows += rows.num_rows
-        if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+        if is_a_group(self._rows, self._bytes):
             self._flush()
 
     def close(self) -> list[DataFile]:
