@@ -78,7 +78,7 @@ def open_tiered(info: TableInfo) -> TieredLake:
     from fluss_df.lake.iceberg.catalog import open_lake_table
 
     table = open_lake_table(options)
-    from fluss_df.lake.writing.tiered_table import IcebergLake
+    from fluss_df.lake.iceberg_writing.tiered_table import IcebergLake
 
     return IcebergLake(info, table)
 
@@ -96,6 +96,6 @@ def open_upkeep(info: TableInfo) -> LakeUpkeep:
         from fluss_df.lake.paimon_writing.upkeep import PaimonUpkeep
 
         return PaimonUpkeep(options)
-    from fluss_df.lake.upkeep.upkeep import IcebergUpkeep
+    from fluss_df.lake.iceberg_upkeep.upkeep import IcebergUpkeep
 
     return IcebergUpkeep(info)

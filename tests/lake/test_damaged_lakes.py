@@ -18,12 +18,12 @@ from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
 from fluss_df.io.scans import union
 from fluss_df.lake.iceberg.pruning import file_filter
+from fluss_df.lake.iceberg_upkeep import orphans
+from fluss_df.lake.iceberg_upkeep.orphans import remove_orphans
 from fluss_df.lake.options import LakeOptions
 from fluss_df.lake.paimon import manifests
 from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.snapshot import LakeSnapshotFiles
-from fluss_df.lake.upkeep import orphans
-from fluss_df.lake.upkeep.orphans import remove_orphans
 from fluss_df.pushdown.predicate import Comparison, Op
 from tests.lake.folders import BY_HAND, table, tier
 

@@ -13,8 +13,8 @@ import pytest
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
+from fluss_df.lake.iceberg_writing import compaction
 from fluss_df.lake.rounds import lake_rows
-from fluss_df.lake.writing import compaction
 from tests.lake.folders import BY_HAND
 from tests.lake.tables_by_hand import Folder
 

@@ -21,10 +21,10 @@ import pytest
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.lake.iceberg.catalog import open_table
+from fluss_df.lake.iceberg_upkeep.expiry import expire_snapshots
+from fluss_df.lake.iceberg_upkeep.orphans import remove_orphans
+from fluss_df.lake.iceberg_writing import compaction, files
 from fluss_df.lake.rounds import lake_rows
-from fluss_df.lake.upkeep.expiry import expire_snapshots
-from fluss_df.lake.upkeep.orphans import remove_orphans
-from fluss_df.lake.writing import compaction, files
 from tests.lake.tables_by_hand import Folder
 
 CASES = int(os.environ.get("FLUSS_TEST_CASES", "8"))

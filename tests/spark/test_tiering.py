@@ -18,8 +18,8 @@ import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
 from fluss_df.lake import TieringService
+from fluss_df.lake.iceberg_writing import commit, tasks, tiered_table
 from fluss_df.lake.tiering.coordinator import Coordinator
-from fluss_df.lake.writing import commit, tasks, tiered_table
 from fluss_df.spark import tier
 from tests.lake.folders import BY_HAND, assert_elsewhere, assert_reads, table
 from tests.lake.tiering.support import KINDS, LakeTable

@@ -10,10 +10,10 @@ import pytest
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg.catalog import open_table
+from fluss_df.lake.iceberg_writing.tiered_table import newest_tiered
 from fluss_df.lake.tiering import TieringService
 from fluss_df.lake.tiering.coordinator import Coordinator
 from fluss_df.lake.tiering.plan import RoundPlan
-from fluss_df.lake.writing.tiered_table import newest_tiered
 from tests.lake.folders import BY_HAND, assert_reads, table, tier
 from tests.lake.tiering.support import tier_until_done
 

@@ -18,18 +18,18 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from fluss_df.errors import FlussError
+from fluss_df.lake.iceberg_writing.commit import commit_snapshot
+from fluss_df.lake.iceberg_writing.compaction import compact
+from fluss_df.lake.iceberg_writing.files import LakeFiles
+from fluss_df.lake.iceberg_writing.keyed import last_changes, replace_rows
+from fluss_df.lake.iceberg_writing.live_rows import PartitionFiles, files_by_partition
+from fluss_df.lake.iceberg_writing.tiered_table import newest_tiered
 from fluss_df.lake.rounds.lake_rows import to_lake
 from fluss_df.lake.rounds.offsets import (
     TieredSnapshot,
     offsets_from_text,
     offsets_to_text,
 )
-from fluss_df.lake.writing.commit import commit_snapshot
-from fluss_df.lake.writing.compaction import compact
-from fluss_df.lake.writing.files import LakeFiles
-from fluss_df.lake.writing.keyed import last_changes, replace_rows
-from fluss_df.lake.writing.live_rows import PartitionFiles, files_by_partition
-from fluss_df.lake.writing.tiered_table import newest_tiered
 
 PROPERTIES = {"commit-user": "__fluss_lake_tiering", "fluss-offsets": "/somewhere"}
 

@@ -19,12 +19,12 @@ import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.errors import FlussError
+from fluss_df.lake.iceberg_upkeep import expiry, files
+from fluss_df.lake.iceberg_upkeep.expiry import expirable, expire_snapshots
+from fluss_df.lake.iceberg_upkeep.files import snapshot_paths
+from fluss_df.lake.iceberg_upkeep.orphans import remove_orphans
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
 from fluss_df.lake.tiering import TieringService
-from fluss_df.lake.upkeep import expiry, files
-from fluss_df.lake.upkeep.expiry import expirable, expire_snapshots
-from fluss_df.lake.upkeep.files import snapshot_paths
-from fluss_df.lake.upkeep.orphans import remove_orphans
 from tests.lake.folders import BY_HAND, assert_elsewhere, assert_reads, at, catalog, table
 from tests.lake.tiering.support import LakeTable, rows
 

@@ -1,4 +1,4 @@
-"""Expires snapshots of lake tables that no query reads any more, and deletes what only they had.
+"""Expires snapshots of Iceberg tables that no query reads any more, and deletes what only they had.
 
 A query is pinned at the snapshot that Fluss knew when it began. So the age of a snapshot counts
 from when the next one was certainly known to Fluss: from the first snapshot of the round after the
@@ -17,8 +17,8 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 
 from fluss_df.lake.iceberg.files import ancestors
+from fluss_df.lake.iceberg_upkeep.files import delete_files, may_delete, snapshot_paths
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
-from fluss_df.lake.upkeep.files import delete_files, may_delete, snapshot_paths
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -101,7 +101,7 @@ def expire_snapshots(table: Table, age_s: float, now_ms: float | None = None) ->
     """Expire the snapshots that may be, and delete the files that only they have.
 
     Who is killed between the two leaves files that no snapshot has;
-    :func:`~fluss_df.lake.upkeep.orphans.remove_orphans` finds them.
+    :func:`~fluss_df.lake.iceberg_upkeep.orphans.remove_orphans` finds them.
     """
     gone = set(expirable(table, age_s, now_ms))
     if not gone or not may_delete(table):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.fs as pafs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from fluss_df.lake.upkeep.files import delete_files, may_delete, snapshot_paths
+from fluss_df.lake.iceberg_upkeep.files import delete_files, may_delete, snapshot_paths
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

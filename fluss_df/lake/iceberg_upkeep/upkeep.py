@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fluss_df.lake.iceberg.catalog import open_table
-from fluss_df.lake.upkeep.expiry import expirable, expire_snapshots
-from fluss_df.lake.upkeep.orphans import remove_orphans
+from fluss_df.lake.iceberg_upkeep.expiry import expirable, expire_snapshots
+from fluss_df.lake.iceberg_upkeep.orphans import remove_orphans
 from fluss_df.schema import TableInfo
 
 

@@ -20,8 +20,8 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
 from fluss_df.errors import FlussError
+from fluss_df.lake.iceberg_writing.bounds import file_schema, file_statistics
 from fluss_df.lake.rounds.lake_rows import is_a_group, write_groups
-from fluss_df.lake.writing.bounds import file_schema, file_statistics
 
 if TYPE_CHECKING:
     from pyiceberg.io import OutputStream

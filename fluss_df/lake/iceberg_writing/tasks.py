@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from fluss_df.client.context import ClientContext
 from fluss_df.errors import FlussError
+from fluss_df.lake.iceberg_writing.files import LakeFiles
+from fluss_df.lake.iceberg_writing.keyed import last_changes, replace_rows
+from fluss_df.lake.iceberg_writing.live_rows import PartitionFiles, files_by_partition
 from fluss_df.lake.rounds.lake_rows import lake_cast, to_lake
 from fluss_df.lake.rounds.split import Partition, Split, where
 from fluss_df.lake.rounds.split_reader import SplitReader
 from fluss_df.lake.rounds.tasks import WriteTask, Written
-from fluss_df.lake.writing.files import LakeFiles
-from fluss_df.lake.writing.keyed import last_changes, replace_rows
-from fluss_df.lake.writing.live_rows import PartitionFiles, files_by_partition
 from fluss_df.metadata import CHANGELOG_COLUMNS, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
 from fluss_df.schema import TableInfo
 

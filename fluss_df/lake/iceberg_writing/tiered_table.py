@@ -11,6 +11,11 @@ from pyiceberg.table import StaticTable
 from fluss_df.client.context import ClientContext
 from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg.files import ancestors
+from fluss_df.lake.iceberg_writing.commit import commit_snapshot
+from fluss_df.lake.iceberg_writing.compaction import compact
+from fluss_df.lake.iceberg_writing.files import LakeFiles
+from fluss_df.lake.iceberg_writing.live_rows import files_by_partition
+from fluss_df.lake.iceberg_writing.tasks import IcebergTaskWriter
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
 from fluss_df.lake.rounds.offsets import (
     COMMIT_USER,
@@ -21,11 +26,6 @@ from fluss_df.lake.rounds.offsets import (
 from fluss_df.lake.rounds.split import Split, lake_partition
 from fluss_df.lake.rounds.tasks import TaskWriter, WriteTask, Written
 from fluss_df.lake.rounds.tiered_lake import LakeMovedError, TieredLake
-from fluss_df.lake.writing.commit import commit_snapshot
-from fluss_df.lake.writing.compaction import compact
-from fluss_df.lake.writing.files import LakeFiles
-from fluss_df.lake.writing.live_rows import files_by_partition
-from fluss_df.lake.writing.tasks import IcebergTaskWriter
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import LongType
 
+from fluss_df.lake.iceberg_writing.commit import commit_snapshot
+from fluss_df.lake.iceberg_writing.files import LakeFiles
+from fluss_df.lake.iceberg_writing.live_rows import LiveRows, PartitionFiles, files_by_partition
 from fluss_df.lake.options import OFFSET
-from fluss_df.lake.writing.commit import commit_snapshot
-from fluss_df.lake.writing.files import LakeFiles
-from fluss_df.lake.writing.live_rows import LiveRows, PartitionFiles, files_by_partition
 from fluss_df.record.layout.columns import with_columns
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.types import PrimitiveType
 
 from fluss_df.lake.iceberg.frames import columns
+from fluss_df.lake.iceberg_writing.compaction import small_files
+from fluss_df.lake.iceberg_writing.files import LakeFiles, RollingWriter
+from fluss_df.lake.iceberg_writing.live_rows import LiveRows, PartitionFiles
 from fluss_df.lake.rounds.split import Partition
-from fluss_df.lake.writing.compaction import small_files
-from fluss_df.lake.writing.files import LakeFiles, RollingWriter
-from fluss_df.lake.writing.live_rows import LiveRows, PartitionFiles
 from fluss_df.metadata import CHANGE_TYPE_COLUMN
 from fluss_df.record.layout.columns import with_columns
 

@@ -1,1 +1,0 @@
-"""The upkeep of lake tables: snapshots that nobody reads any more, and files that none has."""
