@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 PROTO_DIRS := fluss_df/protocol fluss_df/flight
 PYTEST_ARGS ?=
 # workers of the tests: each waits for servers about half of its time
-WORKERS ?= 3
+WORKERS ?= 4
 PIPELINE_ARGS ?=
 IBIS_ARGS ?=
 MUTATION_ARGS ?=
@@ -22,13 +22,14 @@ PIP_ENV := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" PIP_BUILD_CONSTRAINT="$(CU
 # fluss_df is imported by hundreds of processes here, Spark's workers among them: compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo pipeline test quick coverage mutation matrix test-ui test-ibis extras campaigns bench site api lint proto proto-check clean
+.PHONY: help venv demo pipeline test test-all quick coverage mutation matrix test-ui test-ibis extras campaigns bench site api lint proto proto-check clean
 
 help:
 	@echo "make venv         create $(VENV) with everything pinned in constraints.txt"
 	@echo "make demo         a tour of fluss_df in the terminal"
 	@echo "make pipeline     flights through Fluss and Spark, held against Polars (Java 17+; PIPELINE_ARGS)"
-	@echo "make test         all tests, by WORKERS=3; those on a real Fluss server need Java 11+, and Maven once"
+	@echo "make test         the tests, but for the slow ones; those on a real Fluss server need Java 11+, and Maven once"
+	@echo "make test-all     every test, by WORKERS=4 side by side, as CI runs them (twice as long)"
 	@echo "make quick        the tests of a minute, without Java: records, protocol, pushdown, writers, the house"
 	@echo "make matrix       each Python of this machine, with the oldest and the newest dependencies (MATRIX_ARGS)"
 	@echo "make test-ui      tests of the console, those in a real browser too; needs Chromium"
@@ -66,8 +67,14 @@ demo: $(STAMP)
 pipeline: $(STAMP)
 	@"$(BIN)/python" -m examples.flights_pipeline $(PIPELINE_ARGS)
 
+# all but the slow ones (tests/slow.py), which TESTS=all and PYTEST_ARGS=tests/... have, too
+FAST = $(if $(filter all,$(TESTS)),,$(if $(findstring tests/,$(PYTEST_ARGS)),,-m "not slow"))
+
 test: $(STAMP)
-	@"$(BIN)/python" -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	@"$(BIN)/python" -m pytest -n $(WORKERS) $(FAST) $(PYTEST_ARGS)
+
+test-all:
+	@$(MAKE) --no-print-directory test TESTS=all
 
 # for the inner loop: what needs no server of another process, no notebook and no built site
 QUICK := tests/record tests/protocol tests/pushdown tests/client/send tests/client/write \

@@ -21,6 +21,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from tests.pieces import UNKNOWN_S, piece_of, read_seconds, write_seconds
+from tests.slow import is_slow
 
 # Behind its timeout, a test that the signal of pytest-timeout did not end has this long; then its
 # process ends, and says where its threads are.
@@ -87,6 +88,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
     """Deal the tests out by pieces."""
     config.option.loadscopereorder = False
     return _Pieces(config, log)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark what is slow."""
+    if is_slow(item.nodeid):
+        item.add_marker("slow")
 
 
 @pytest.hookimpl(trylast=True)

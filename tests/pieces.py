@@ -4,7 +4,7 @@ A piece is what one worker runs in sequence. A worker has servers of its own, an
 end. So tests that need the same costly server are one piece; other tests are pieces by file. The
 longest pieces come first: what begins last should be short.
 
-``make test PYTEST_ARGS=--write-piece-seconds`` runs all tests, and notes what each piece took.
+``make test-all PYTEST_ARGS=--write-piece-seconds`` runs all tests, and notes what each piece took.
 """
 
 from __future__ import annotations

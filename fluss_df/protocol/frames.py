@@ -306,17 +306,23 @@ _CODES = {
     "TableNotExist": ErrorCode.TABLE_NOT_EXIST,
     "PartitionNotExist": ErrorCode.PARTITION_NOT_EXISTS,
 }
+_CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 _WRAPPED = re.compile(rf"\borg\.apache\.fluss\.exception\.({'|'.join(_CODES)})Exception: (.+)")
 
 
 def server_error(code: int, message: str, where: str) -> FlussError:
     """Return the error for a code and message that a server sent.
 
-    Servers send whole stack traces with unexpected errors: the first line says what happened. Where
-    that is an error of Fluss which has a code, wrapped in another, the code is the error's own.
+    Servers send whole stack traces with unexpected errors: the first line says what happened, and
+    the last cause why. Where the first line is an error of Fluss which has a code, wrapped in
+    another, the code is the error's own.
     """
-    first_line = message.split("\n", 1)[0].strip() if message else ""
+    first_line, _, trace = message.partition("\n")
+    first_line = first_line.strip()
     if code == ErrorCode.UNKNOWN_SERVER_ERROR:
+        causes = _CAUSE.findall(trace)
+        if causes and causes[-1].strip() not in first_line:
+            first_line = f"{first_line}; caused by {causes[-1].strip()}"
         wrapped = _WRAPPED.search(first_line)
         if wrapped is not None:
             code, first_line = _CODES[wrapped[1]], wrapped[2]

@@ -73,7 +73,7 @@ def test_what_is_not_secret_is_shown() -> None:
             "postgresql+psycopg2://v:p@h/c?sslmode=require",
         ),
         ("mysql://h/c?user=u", {"password": "p"}, "mysql+pymysql://u:p@h/c"),
-        ("sqlite:/a/c.db", {}, "sqlite:////a/c.db"),
+        ("sqlite:/a/c.db", {}, "sqlite:////a/c.db?timeout=60"),
     ],
 )
 def test_addresses_of_databases(uri: str, more: dict[str, str], made: str) -> None:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # the name under which Fluss keeps its tables in a catalog that several share
 CATALOG_NAME: Final = "fluss-iceberg-catalog"
+# how long a query waits while another program writes into a catalog of SQLite: on a busy disk that
+# takes more than the 5 seconds that SQLite's driver gives it
+_SQLITE_WAIT_S: Final = 60
 # a database, what SQLAlchemy calls it, and the package of its driver
 _DRIVERS: Final = {
     "postgresql": ("postgresql+psycopg2", "psycopg2-binary"),
@@ -117,7 +120,7 @@ def _sql_uri(options: LakeOptions, uri: str, user: str | None, password: str | N
     given = uri.removeprefix("jdbc:")
     if given.startswith("sqlite:"):
         file = given.removeprefix("sqlite:").removeprefix("file:").split("?")[0]
-        return f"sqlite:///{file}"
+        return f"sqlite:///{file}?timeout={_SQLITE_WAIT_S}"
     parts = urlsplit(given)
     if parts.scheme not in _DRIVERS:
         raise FlussError(
