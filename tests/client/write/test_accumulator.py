@@ -118,7 +118,7 @@ class Writer:
             if info.has_primary_key()
             else LogCodec(info, config)
         )
-        self.codec.encode = Encoded  # type: ignore[method-assign,assignment]
+        self.codec.encode = Encoded  # type: ignore[method-assign]
         self.sent, self.router = Sent(), Router()
         self.accumulator = Accumulator(
             ClientContext(config),
