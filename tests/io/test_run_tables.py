@@ -118,7 +118,7 @@ def test_a_batch_that_was_sent_in_part_is_completed(
     query = scan_fluss(source, connection=connection)
     run(query, to=target, checkpoint=tmp_path)
     write(connection, source, rows(400, 800))
-    monkeypatch.setattr("fluss_df.client.write.batcher._pieces", _small_pieces)
+    monkeypatch.setattr("fluss_df.client.routing.row_router._pieces", _small_pieces)
     tear(monkeypatch, lambda writer, wid, at, some: writer.send_as(wid, at, some[:sent]))
     with pytest.raises(TornError):
         run(query, to=target, checkpoint=tmp_path)
@@ -177,7 +177,7 @@ def test_a_writer_that_the_server_forgot_is_replaced(
     source = make_table(SCHEMA, rows(0, 600))
     target = make_table(SCHEMA)
     query = scan_fluss(source, connection=connection)
-    monkeypatch.setattr("fluss_df.client.write.batcher._pieces", _small_pieces)
+    monkeypatch.setattr("fluss_df.client.routing.row_router._pieces", _small_pieces)
     tear(monkeypatch, lambda writer, wid, at, some: writer.send_as(wid, at, some[:1]))
     with pytest.raises(TornError):
         run(query, to=target, checkpoint=tmp_path)
@@ -241,7 +241,7 @@ def test_what_is_added_up_is_added_once(
         properties={"table.merge-engine": "aggregation"},
     )
     query = scan_fluss(source, connection=place.connection)
-    monkeypatch.setattr("fluss_df.client.write.batcher._pieces", _small_pieces)
+    monkeypatch.setattr("fluss_df.client.routing.row_router._pieces", _small_pieces)
     late: list[Callable[[], None]] = []
 
     def die(

@@ -22,7 +22,7 @@ from fluss_df.client.cluster.metadata import Cluster
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.runtime.retry import STALE_METADATA, is_transient
 from fluss_df.client.send.acknowledged import Acknowledged
-from fluss_df.client.send.batch import BucketResult, BufferMemory, WriteBatch
+from fluss_df.client.send.batch import BufferMemory, WriteBatch
 from fluss_df.client.send.batch_parts import BatchParts
 from fluss_df.client.send.bucket_queue import UNCERTAIN, BucketQueue, Hold
 from fluss_df.client.send.partition_moves import PartitionMoves
@@ -141,10 +141,6 @@ class Sender:
         for future in drained:
             if future.set_running_or_notify_cancel():
                 future.set_result(None)
-
-    def results(self) -> list[BucketResult]:
-        """Return what was acknowledged, by partition and bucket."""
-        return self.acknowledged.results()
 
     # ---- sending
 

@@ -1,21 +1,23 @@
-"""The accumulator of a writer: rows and small frames that wait until they make a batch."""
+"""The accumulator of a writer: rows wait until they make a batch, then they are sent."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from fluss_df.client.routing.row_router import RowRouter
 from fluss_df.client.runtime.encoders import encode_pool
-from fluss_df.client.runtime.interrupts import shielded
-from fluss_df.client.send.batch import WriteResultHandle
-from fluss_df.client.write.batcher import Batcher
+from fluss_df.client.runtime.interrupts import abandoned, shielded
+from fluss_df.client.send.batch import BufferMemory, RoutedBatch, WriteBatch, WriteResultHandle
+from fluss_df.client.send.sender import Sender
 from fluss_df.client.write.codec import RowCodec
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.metadata import TableBucket
 from fluss_df.record.python.row_collector import Gathered, Row, RowGate
 
 if TYPE_CHECKING:
@@ -25,40 +27,66 @@ logger = logging.getLogger(__name__)
 
 # rows of a batch that are added one by one, until the bytes of a row are known
 _FIRST_ROWS = 8192
+# batches up to this size are encoded on the caller's thread: a thread switch costs as much
+_ENCODE_AT_ONCE_BYTES = 32 * 1024
 # how long an encoder waits for the lock, and after how long it tries again
 _LOCK_BUSY_WAIT_S = 0.001
 _LOCK_BUSY_PAUSE_S = 0.01
 
 
 class Accumulator:
-    """Holds rows and small frames of a writer until they make a batch, or have lingered.
+    """Holds rows and small frames of a writer until they make batches, and sends these.
 
     Ctrl-C may come between any two steps of the main thread. So one list says which rows and frames
     wait, and each of them enters it by a single step. They are sent on threads without Ctrl-C.
 
+    Parameters
+    ----------
+    connection, name
+        The connection, and the name of the table.
+    codec
+        The form of the table's rows.
+    router
+        Cuts frames into batches of one bucket each.
+    new_sender
+        Makes the sender, for the first batch.
+    owner
+        The writer. It is kept alive while batches are open, so that the end of the program can
+        report rows that were not written.
+
     Attributes
     ----------
     lock
-        Held while rows are handed to the batcher: rows enter their bucket queues in the order in
-        which threads had the lock.
+        Held while rows are sent: rows enter their bucket queues in the order in which threads had
+        the lock.
     put_row
         Takes a row; returns the handle of the rows that wait.
     target_bytes
         About how many bytes a batch has.
+    memory
+        The bytes of batches that are open.
+    sender
+        Who sends the batches; None until there is one.
+    given_rows
+        How many rows the sender has received.
     """
 
     def __init__(
         self,
         connection: ClientContext,
-        batcher: Batcher,
-        codec: RowCodec,
         name: str,
+        codec: RowCodec,
+        router: RowRouter,
+        new_sender: Callable[[BufferMemory], Sender],
+        owner: object,
     ) -> None:
         self._connection = connection
         self._config = connection.config
-        self._batcher = batcher
         self._name = name
         self._codec = codec
+        self._router = router
+        self._new_sender = new_sender
+        self._owner = owner
         self._width = codec.rows.width
         self.lock = threading.RLock()
         # what waits, in order; and how many bytes of it are frames
@@ -70,11 +98,20 @@ class Accumulator:
         self._closed = False
         self._timer_set = False
         self.target_bytes = self._config.writer_batch_size
+        self.memory = BufferMemory(self._config.writer_buffer_memory_size)
+        self.sender: Sender | None = None
+        self.given_rows = 0
         self._gate = RowGate()
         self._limit_rows(_FIRST_ROWS)
         self.put_row: Callable[[Row], WriteResultHandle] = codec.rows.taker(
             self._gate, self._drain_full, self._late, self.put
         )
+
+    def started_sender(self) -> Sender:
+        """Return who sends the batches."""
+        if self.sender is None:
+            self.sender = self._new_sender(self.memory)
+        return self.sender
 
     @property
     def rows(self) -> int:
@@ -242,29 +279,35 @@ class Accumulator:
             handle, self._handle = self._handle or WriteResultHandle(), None
             self._frame_bytes = self._rows_aside = 0
             values = [item.take() if isinstance(item, Gathered) else [] for item in waiting]
-            rows = self._count(waiting)
-            given_rows = self._batcher.given_rows
-            error: FlussError | None = None
-            try:
+
+            def send() -> None:
                 batches = [
                     self._rows_batch(item, of) if isinstance(item, Gathered) else item
                     for item, of in zip(waiting, values, strict=True)
                     if self._count([item])
                 ]
                 data = pa.Table.from_batches(batches, self._codec.frame_schema)
-                self._batcher.send(data, handle, self.target_bytes, wait_for_room=wait_for_room)
-            except Exception as failure:
-                error = self._as_failure(failure)
-                # not raised here, where the caller may be that of another row: the handle and the
-                # next flush report it
-                self._batcher.failed(error, rows - (self._batcher.given_rows - given_rows))
-            handle.seal(error)
+                self._send(data, handle, self.target_bytes, wait_for_room=wait_for_room)
 
-    def _as_failure(self, error: Exception) -> FlussError:
-        if isinstance(error, FlussError):
-            return error
-        logger.error("rows of table %s cannot be sent", self._name, exc_info=error)
-        return FlussError(f"rows of table {self._name} cannot be sent: {error!r}")
+            self._send_or_note(send, handle, self._count(waiting))
+
+    def _send_or_note(self, send: Callable[[], None], handle: WriteResultHandle, rows: int) -> None:
+        """Send rows; an error is not raised, as the caller may be that of another row.
+
+        Their handle and the next flush report it.
+        """
+        given_rows = self.given_rows
+        error: FlussError | None = None
+        try:
+            send()
+        except FlussError as failure:
+            error = failure
+        except Exception as failure:
+            logger.exception("rows of table %s cannot be sent", self._name)
+            error = FlussError(f"rows of table {self._name} cannot be sent: {failure!r}")
+        if error is not None:
+            self.started_sender().failures.append((error, rows - (self.given_rows - given_rows)))
+        handle.seal(error)
 
     def _rows_batch(self, gathered: Gathered, values: Sequence[Any]) -> pa.RecordBatch:
         batch = self._codec.frame_of_rows(gathered, values)
@@ -297,20 +340,22 @@ class Accumulator:
         # another row may have joined it just before
         alone = gathered.rows(self._width) == 1
         found = self._codec.one_row(gathered, values) if alone else None
-        place = None if found is None else self._batcher.place(found[0])
+        place = None if found is None else self._router.place(found[0])
         if found is None or place is None:
             gathered.taken = None
             return False
+        encoded = found[1]
+        bucket, partition_name = place
         self._waiting = []
         handle, self._handle = self._handle or WriteResultHandle(), None
-        error: FlussError | None = None
-        try:
-            self._batcher.take_room(found[1].nbytes, 1, wait=wait_for_room)
-            self._batcher.send_row(place, found[1], handle)
-        except Exception as failure:
-            error = self._as_failure(failure)
-            self._batcher.failed(error, 1)
-        handle.seal(error)
+
+        def send() -> None:
+            self._take_room(encoded.nbytes, 1, wait=wait_for_room)
+            batch = WriteBatch(bucket, partition_name, 1, encoded.nbytes, handle)
+            batch.encoded = encoded
+            self._hand_over(batch)
+
+        self._send_or_note(send, handle, 1)
         return True
 
     def _count(self, waiting: Sequence[Gathered | pa.RecordBatch]) -> int:
@@ -318,3 +363,127 @@ class Accumulator:
             item.rows(self._width) if isinstance(item, Gathered) else item.num_rows
             for item in waiting
         )
+
+    # ---- frames become batches; callers hold the lock
+
+    def send_frame(self, data: pa.Table, handle: WriteResultHandle) -> None:
+        """Send a frame, behind what waits."""
+        with self.lock:
+            self.require_open()
+            self.drain()
+            size = self._codec.frame_bytes(self.target_bytes)
+            self._send(data, handle, size, may_stop=True)
+
+    def _send(
+        self,
+        data: pa.Table,
+        handle: WriteResultHandle,
+        target_bytes: int,
+        *,
+        wait_for_room: bool = True,
+        may_stop: bool = False,
+    ) -> None:
+        """Cut rows into batches of about ``target_bytes``, and send them.
+
+        ``may_stop`` says whether Ctrl-C may end this before the next batch: the rows are not
+        accepted yet.
+        """
+        if not data.num_rows:
+            return
+        try:
+            batches = self._router.routes(data, target_bytes)
+        except SchemaMismatchError as error:
+            # the error counts rows from the first row of this frame, users from their first row
+            error.rows_before = self.given_rows
+            raise
+        for routed in batches:
+            if may_stop and abandoned():
+                raise FlussError(f"writing to table {self._name} was interrupted")
+            self._enqueue(routed, handle, wait_for_room=wait_for_room)
+
+    def send_as(
+        self,
+        writer_id: int,
+        sequences: Mapping[TableBucket, int],
+        batches: Iterable[RoutedBatch],
+    ) -> None:
+        """Send batches as they are, in order; see :meth:`TableWriter.send_as`."""
+        with self.lock:
+            self._connection.io.call(self.started_sender().ids.fix, writer_id, sequences)
+            handle = WriteResultHandle()
+            for batch in batches:
+                self._enqueue(batch, handle, wait_for_room=True)
+            handle.seal()
+
+    def _take_room(self, size: int, rows: int, *, wait: bool) -> None:
+        """Take bytes of the writer's buffer for rows.
+
+        Without ``wait``, or after Ctrl-C, the limit is exceeded. Raises ``REQUEST_TIME_OUT`` when
+        there is no room within ``writer.buffer.wait-timeout``.
+        """
+        if wait and self.memory.take(size, self._config.writer_buffer_wait_timeout_ms):
+            return
+        if wait and not abandoned():
+            raise FlussError(
+                f"no room for {rows} rows of table {self._name} in the"
+                f" writer's buffer of {self._config.writer_buffer_memory_size} bytes"
+                f" within {self._config.writer_buffer_wait_timeout_ms} ms",
+                ErrorCode.REQUEST_TIME_OUT,
+            )
+        self.memory.take_at_once(size)
+
+    def _enqueue(
+        self, routed: RoutedBatch, handle: WriteResultHandle, *, wait_for_room: bool
+    ) -> None:
+        sender = self.started_sender()
+        rows = routed.rows
+        size = rows.nbytes
+        self._take_room(size, rows.num_rows, wait=wait_for_room)
+        batch = WriteBatch(routed.bucket, routed.partition_name, rows.num_rows, size, handle)
+        batch.data = rows
+        if size <= _ENCODE_AT_ONCE_BYTES:
+            try:
+                self._encode(batch, None)
+            except BaseException:
+                # no sender has the batch, and so nobody else would give its room back
+                self.memory.give_back(batch.memory)
+                raise
+            self._hand_over(batch)
+            return
+        self._hand_over(batch)
+        try:
+            encode_pool().submit(self._encode, batch, sender)
+        except RuntimeError:  # the interpreter is ending
+            self._encode(batch, sender)
+
+    def _hand_over(self, batch: WriteBatch) -> None:
+        """Give a batch to the sender; its rows are open from now on."""
+        batch.handle.expect(1)
+        # counted here: at the end of the program, the sender's thread may not reach the batch any
+        # more, and its rows have to be reported
+        self.given_rows += batch.rows
+        self._connection.io.call(self.started_sender().enqueue, [batch], self._owner)
+
+    def _encode(self, batch: WriteBatch, sender: Sender | None) -> None:
+        """Encode a batch; tell the sender, if it has the batch already."""
+        data = batch.data
+        if data is None:  # the sender gave the batch up meanwhile
+            return
+        try:
+            encoded = self._codec.encode(data)
+        except Exception as error:
+            if not isinstance(error, FlussError):
+                logger.exception("a batch of table %s could not be encoded", self._name)
+            failure = FlussError(f"a batch of table {self._name} cannot be encoded: {error}")
+            if sender is None:
+                raise failure from error
+            self._connection.io.call(sender.refuse, batch, failure)
+            return
+        batch.data = None
+        saved = batch.memory - encoded.nbytes
+        if saved > 0:
+            batch.memory = encoded.nbytes
+            self.memory.give_back(saved)
+        batch.encoded = encoded
+        if sender is not None:
+            self._connection.io.call(sender.wake)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +32,10 @@ class RowCodec(ABC):
         The request that carries batches.
     most_rows
         No batch has more.
+    frame
+        Returns a user's table as a frame, or raises SchemaMismatchError.
+    encode
+        Returns the bytes of a batch.
     """
 
     columns: Sequence[Column]
@@ -39,10 +43,8 @@ class RowCodec(ABC):
     frame_schema: pa.Schema
     api: WriteApi
     most_rows: int
-
-    @abstractmethod
-    def frame(self, table: pa.Table) -> pa.Table:
-        """Return a user's table as a frame, or raise SchemaMismatchError."""
+    frame: Callable[[pa.Table], pa.Table]
+    encode: Callable[[pa.RecordBatch], StampedBatch]
 
     @abstractmethod
     def frame_of_rows(self, gathered: Gathered, values: Sequence[Any]) -> pa.RecordBatch:
@@ -65,10 +67,6 @@ class RowCodec(ABC):
         None where its values are not plain: it goes the way of many then, which costs a row
         0.2 ms.
         """
-
-    @abstractmethod
-    def encode(self, frame: pa.RecordBatch) -> StampedBatch:
-        """Return the bytes of a batch."""
 
     def frame_bytes(self, target_bytes: int) -> int:
         """Return about how many bytes the batches have that a large frame is cut into."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from fluss_df.record.layout.stamped import StampedBatch
 from fluss_df.record.log.log_batch import Compression, encode_log_batch, log_batch
 from fluss_df.record.log.row_log import encode_row_log_batch, require_log_format
 from fluss_df.record.log.single_arrow import arrow_row_encoder
-from fluss_df.record.log.statistics import encode_statistics, statistics_columns
+from fluss_df.record.log.statistics import statistics_columns
 from fluss_df.record.python.coerce import coerce
 from fluss_df.record.python.row_collector import Gathered, RowCollector
 from fluss_df.record.rows.row_formats import encoder_of, require_milliseconds
@@ -30,44 +31,56 @@ _LARGE_BYTES = 8 << 20
 class LogCodec(RowCodec):
     """Log batches, of Arrow data or of rows.
 
-    Raises ``UNSUPPORTED_VERSION`` for a log format that is not known here.
+    It chooses the functions of ``record`` that rows pass. Raises ``UNSUPPORTED_VERSION`` for a log
+    format that is not known here.
     """
 
     most_rows = sys.maxsize
 
     def __init__(self, info: TableInfo, config: Config) -> None:
         require_log_format(info.log_format, info.table_path)
-        self._row_encoder = None
-        if info.log_format != "arrow":
-            self._row_encoder = encoder_of(info.log_format)(info.schema.columns)
         self._name = str(info.table_path)
         self._schema_id = info.schema_id
         self.columns = info.schema.columns
         self.rows = RowCollector(self.columns, self._name)
         self.frame_schema = info.schema.arrow_schema
         self.api = ProduceLog(info.table_id)
-        self._statistics_columns = statistics_columns(info)
         self._compression = Compression.from_properties(info.get_properties())
-        plain = self._row_encoder is None and not self._statistics_columns
-        # made for the first row: a writer of frames needs none
-        self._takes_one = plain
         self._message_of_one: Callable[[Sequence[Any]], bytes | None] | None = None
+        statistics = statistics_columns(info)
+        self._arrow = info.log_format == "arrow"
+        if self._arrow:
+            self.frame = functools.partial(coerce, columns=self.columns, table=self._name)
+            self.encode = functools.partial(
+                encode_log_batch,
+                schema_id=info.schema_id,
+                compression=self._compression,
+                statistics=statistics,
+            )
+        else:
+            self.frame = self._frame_of_milliseconds
+            self.encode = functools.partial(
+                encode_row_log_batch,
+                schema_id=info.schema_id,
+                rows=encoder_of(info.log_format)(self.columns),
+            )
+        # made for the first row: a writer of frames needs none
+        self._takes_one = self._arrow and not statistics
         # where nobody asked for another size, and no filter goes by batches
         self._large_bytes = 0
-        if plain and not config.is_set("writer.batch-size") and served_here(config):
+        if self._takes_one and not config.is_set("writer.batch-size") and served_here(config):
             self._large_bytes = min(_LARGE_BYTES, config.writer_request_max_size * 4 // 5)
-
-    def frame(self, table: pa.Table) -> pa.Table:
-        """Return a table with exactly the types of the log."""
-        return self._fitting(coerce(table, self.columns, table=self._name))
 
     def frame_of_rows(self, gathered: Gathered, values: Sequence[Any]) -> pa.RecordBatch:
         """Return rows with exactly the types of the log."""
-        return self._fitting(self.rows.batch(values))
+        batch = self.rows.batch(values)
+        if not self._arrow:
+            require_milliseconds(batch, self.columns, self._name)
+        return batch
 
-    def _fitting(self, data: Any) -> Any:
-        if self._row_encoder is not None:
-            require_milliseconds(data, self.columns, self._name)
+    def _frame_of_milliseconds(self, table: pa.Table) -> pa.Table:
+        data = coerce(table, self.columns, table=self._name)
+        require_milliseconds(data, self.columns, self._name)
         return data
 
     def one_row(
@@ -81,18 +94,6 @@ class LogCodec(RowCodec):
         if message is None:
             return None
         return values, log_batch(pa.py_buffer(message), 1, self._schema_id)
-
-    def encode(self, frame: pa.RecordBatch) -> StampedBatch:
-        """Return a log batch, with the table's compression and statistics."""
-        if self._row_encoder is not None:
-            return encode_row_log_batch(frame, schema_id=self._schema_id, rows=self._row_encoder)
-        columns = self._statistics_columns
-        return encode_log_batch(
-            frame,
-            schema_id=self._schema_id,
-            compression=self._compression,
-            statistics=encode_statistics(frame, columns) if columns else b"",
-        )
 
     def frame_bytes(self, target_bytes: int) -> int:
         """Return about how many bytes the batches of a large frame have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import functools
 import logging
@@ -12,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from fluss_df.client.routing.row_router import RowRouter
 from fluss_df.client.runtime.awaitable import Ready, ready
 from fluss_df.client.runtime.interrupts import shielded
-from fluss_df.client.runtime.io_thread import reset_after_fork
-from fluss_df.client.send.batch import BucketResult, RoutedBatch, WriteResultHandle
+from fluss_df.client.runtime.io_thread import reset_after_fork, result_of
+from fluss_df.client.send.batch import BucketResult, BufferMemory, RoutedBatch, WriteResultHandle
+from fluss_df.client.send.sender import Sender
 from fluss_df.client.transport.folders import served_here
 from fluss_df.client.write.accumulator import Accumulator
-from fluss_df.client.write.batcher import Batcher
 from fluss_df.client.write.codec import RowCodec
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
@@ -80,17 +82,32 @@ class TableWriter(Ready, Closing):
 
     def _reset(self) -> None:
         """Set up what belongs to one process."""
-        self._batcher = Batcher(
-            self._connection,
-            self._info,
-            self._codec,
+        connection, info, codec = self._connection, self._info, self._codec
+        self._router = RowRouter(
+            connection,
+            info,
+            codec.columns,
+            most_rows=codec.most_rows,
             create_partitions=self._create_partitions,
-            owner=self,
         )
-        self._accumulator = Accumulator(self._connection, self._batcher, self._codec, self._name)
+        self._accumulator = Accumulator(
+            connection, self._name, codec, self._router, self._new_sender, owner=self
+        )
         if self._ended:
             self._accumulator.close()
         self._put_row = self._accumulator.put_row
+
+    def _new_sender(self, memory: BufferMemory) -> Sender:
+        return Sender(
+            self._connection.cluster,
+            self._info,
+            self._config,
+            self._connection.metrics,
+            memory,
+            self._codec.api,
+            create_partitions=self._create_partitions,
+            partition_moved=self._router.learn,
+        )
 
     def after_fork(self) -> None:
         """Start empty in a forked child: what was pending is for the parent to write."""
@@ -192,7 +209,7 @@ class TableWriter(Ready, Closing):
                         mismatch.error_code,
                     )
                     raise error from None
-                shielded(functools.partial(self._send_frame, data, handle))
+                shielded(functools.partial(self._accumulator.send_frame, data, handle))
                 taken += batch.num_rows
         except Exception:
             handle.seal(error)
@@ -210,21 +227,13 @@ class TableWriter(Ready, Closing):
                 return handle
         handle = WriteResultHandle()
         try:
-            shielded(functools.partial(self._send_frame, data, handle))
+            shielded(functools.partial(self._accumulator.send_frame, data, handle))
         except Exception as error:
             handle.seal(error if isinstance(error, FlussError) else None)
             raise
         # not after Ctrl-C, which some of the frame may survive
         handle.seal()
         return handle
-
-    def _send_frame(self, data: pa.Table, handle: WriteResultHandle) -> None:
-        """Send a frame, behind what waits."""
-        with self._accumulator.lock:
-            self._accumulator.require_open()
-            self._accumulator.drain()
-            size = self._codec.frame_bytes(self._accumulator.target_bytes)
-            self._batcher.send(data, handle, size, may_stop=True)
 
     # ---- batch by batch, under a writer id that is known beforehand
 
@@ -237,11 +246,11 @@ class TableWriter(Ready, Closing):
         """Check a frame, and return its rows as the batches that are to be sent; none is."""
         data = self._codec.frame(table)
         with self._accumulator.lock:
-            return list(self._batcher.routes(data, self._accumulator.target_bytes))
+            return list(self._router.routes(data, self._accumulator.target_bytes))
 
     def ask_writer_id(self) -> int:
         """Have a server give a writer id that nobody else has."""
-        return self._batcher.ask_writer_id()
+        return self._connection.io.run(self._accumulator.started_sender().ids.ask())
 
     def send_as(
         self,
@@ -270,12 +279,7 @@ class TableWriter(Ready, Closing):
                 " writer_enable_idempotence=True in the connection's settings",
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
-
-        def send() -> None:
-            with self._accumulator.lock:
-                self._batcher.send_as(writer_id, sequences, batches)
-
-        shielded(send)
+        shielded(functools.partial(self._accumulator.send_as, writer_id, sequences, batches))
         self.flush()
 
     # ---- the end
@@ -293,16 +297,31 @@ class TableWriter(Ready, Closing):
         if spans.tracer is not None:
             self._traced_flush(timeout_ms)
             return ready(None)
-        self.wait_acknowledged(timeout_ms)
-        self._batcher.raise_failures()
+        self._flush(timeout_ms)
         return ready(None)
 
     def _traced_flush(self, timeout_ms: float | None) -> None:
         attributes = spans.log_attributes("send", self._name)
         attributes["messaging.batch.message_count"] = self.unflushed_rows
         with spans.current(f"send {self._name}", "producer", attributes):
-            self.wait_acknowledged(timeout_ms)
-            self._batcher.raise_failures()
+            self._flush(timeout_ms)
+
+    def _flush(self, timeout_ms: float | None) -> None:
+        """Flush, and raise each failure once: one error for all of them, with their rows."""
+        self.wait_acknowledged(timeout_ms)
+        sender = self._accumulator.sender
+        if sender is None or not sender.failures:
+            return
+        failures, sender.failures = sender.failures, []
+        first = failures[0][0]
+        if len(failures) == 1:
+            raise first
+        rows = sum(rows for _, rows in failures)
+        raise FlussError(
+            f"{len(failures)} batches with {rows} rows of table {self._name} were not written;"
+            f" the first: {first.message}",
+            first.error_code,
+        ) from first
 
     def wait_acknowledged(self, timeout_ms: float | None) -> FlussError | None:
         """Send everything, and wait as :meth:`flush` does; return what it would raise first.
@@ -310,27 +329,40 @@ class TableWriter(Ready, Closing):
         Raises TimeoutError when acknowledgements are outstanding after ``timeout_ms``.
         """
         shielded(self._accumulator.drain)
-        self._batcher.wait_acknowledged(timeout_ms)
-        return self._batcher.failure
+        sender = self._accumulator.sender
+        if sender is None:
+            return None
+        future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._connection.io.call(sender.tell_when_drained, future)
+        try:
+            result_of(future, None if timeout_ms is None else timeout_ms / 1000)
+        except BaseException:
+            future.cancel()
+            raise
+        return sender.failures[0][0] if sender.failures else None
 
     def offsets(self) -> list[BucketResult]:
         """Return what was acknowledged so far, for each bucket."""
-        return self._batcher.results()
+        sender = self._accumulator.sender
+        return [] if sender is None else sender.acknowledged.results()
 
     @property
     def unflushed_rows(self) -> int:
         """Rows that are not acknowledged yet."""
-        return self._accumulator.rows + self._batcher.open_rows
+        sender = self._accumulator.sender
+        done = 0 if sender is None else sender.done_rows
+        return self._accumulator.rows + self._accumulator.given_rows - done
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes of the buffer (``writer.buffer.memory-size``) that batches on their way take."""
-        return self._batcher.buffered_bytes
+        return self._accumulator.memory.used
 
     @property
     def failed_rows(self) -> int:
         """Rows that could not be written since the last flush."""
-        return self._batcher.failed_rows
+        sender = self._accumulator.sender
+        return 0 if sender is None else sum(rows for _, rows in sender.failures)
 
     def close(self) -> None:
         """Flush, then refuse further rows; a second call does nothing.

@@ -19,14 +19,13 @@ import weakref
 from pathlib import Path
 
 from fluss_df.engine.files.files import (
-    FORMAT,
+    check_format,
     disk_refused,
     file_locks,
     format_file,
     holds_data,
     make_folder,
     read_bytes,
-    read_format,
     sync_folder,
     write_atomically,
 )
@@ -84,15 +83,11 @@ class FolderLock:
 
     Attributes
     ----------
-    format
-        The version of the folder's layout.
     lost
         Why the folder is owned no more; None while it is.
     secret
         What stands in the folder for those who may read it, another one for each owner.
     """
-
-    format: int
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -154,9 +149,12 @@ class FolderLock:
                 # made by this user or not: its name is on the disk before there is data
                 sync_folder(folder.absolute().parent)
             self.write_format()
-        self.format, problem = read_format(folder)
+        #: whether the file ``FORMAT`` is to be written again
+        self.format_lost = False
+        problem = check_format(folder)
         if problem is not None:
             logger.warning("%s: it is written again", problem)
+            self.format_lost = True
 
     def _open_file(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -193,8 +191,7 @@ class FolderLock:
 
     def write_format(self) -> None:
         """Note that the folder has the layout of this version."""
-        write_atomically(self.folder / "FORMAT", format_file(FORMAT))
-        self.format = FORMAT
+        write_atomically(self.folder / "FORMAT", format_file())
 
     def announce(self, socket: str | None) -> None:
         """Write down who has the folder, and the Unix socket by which others use it."""

@@ -7,7 +7,7 @@ write. They are of magic 0, which every server reads, unless they have statistic
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -24,6 +24,8 @@ from fluss_df.record.layout.headers import (
     OVERHEAD,
 )
 from fluss_df.record.layout.stamped import StampedBatch
+from fluss_df.record.log.statistics import encode_statistics
+from fluss_df.types import Column
 
 Codec = Literal["none", "lz4_frame", "zstd"]
 
@@ -105,7 +107,7 @@ def encode_log_batch(
     *,
     schema_id: int,
     compression: Compression,
-    statistics: bytes = b"",
+    statistics: Sequence[Column] = (),
 ) -> EncodedLogBatch:
     """Encode rows as an append-only log batch: of magic 0, or of 1 with statistics.
 
@@ -124,10 +126,10 @@ def encode_log_batch(
     compression
         The table's compression.
     statistics
-        What :func:`~fluss_df.record.log.statistics.encode_statistics` gives; for servers from 1.0
-        on.
+        The columns that it is to have statistics of; for servers from 1.0 on.
     """
-    return log_batch(arrow_message(batch, compression), batch.num_rows, schema_id, statistics)
+    known = encode_statistics(batch, statistics) if statistics else b""
+    return log_batch(arrow_message(batch, compression), batch.num_rows, schema_id, known)
 
 
 def arrow_message(batch: pa.RecordBatch, compression: Compression) -> pa.Buffer:

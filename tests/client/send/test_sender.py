@@ -259,7 +259,7 @@ def test_what_a_new_leader_is_needed_for_goes_again_in_order() -> None:
             request.take({0: 2 * number})
         await writing.drained()
         assert [writing.fate(number) for number in range(3)] == ["acknowledged"] * 3
-        result = writing.sender.results()[0]
+        result = writing.sender.acknowledged.results()[0]
         assert (result.base_offset, result.end_offset, result.rows) == (0, 6, 6)
 
     play(scene)

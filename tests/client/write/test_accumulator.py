@@ -1,9 +1,9 @@
-"""The accumulator, with a batcher that the test plays: no server."""
+"""The accumulator, with a sender and a router that the test plays: no server."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -11,9 +11,11 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.client.context import ClientContext
-from fluss_df.client.send.batch import WriteResultHandle
+from fluss_df.client.routing.row_router import RowRouter
+from fluss_df.client.runtime.io_thread import io_thread
+from fluss_df.client.send.batch import RoutedBatch, WriteBatch, WriteResultHandle
+from fluss_df.client.send.sender import Sender
 from fluss_df.client.write.accumulator import Accumulator
-from fluss_df.client.write.batcher import Batcher
 from fluss_df.client.write.codec import RowCodec
 from fluss_df.client.write.key_codec import KeyCodec
 from fluss_df.client.write.log_codec import LogCodec
@@ -33,49 +35,72 @@ def table_info(*keys: str) -> TableInfo:
     return TableInfo(fluss.TablePath("db", "t"), 7, 1, descriptor, 0, 0)
 
 
-class Sent:
-    """Takes what an accumulator sends, and nothing more of it than its rows."""
+class Encoded(StampedBatch):
+    """Rows that were encoded, as they are."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        super().__init__(bytearray(), pa.py_buffer(b""), rows.num_rows)
+        self.rows = rows
+
+
+class Router:
+    """Puts each frame into one bucket, as a whole."""
 
     def __init__(self) -> None:
-        self.frames: list[pa.Table] = []
-        self.lone: list[StampedBatch] = []
-        self.failures: list[tuple[FlussError, int]] = []
-        self.given_rows = 0
         self.refuse: Exception | None = None
         self.places = True
-        self.event = threading.Event()
-        self.handles: list[WriteResultHandle] = []
 
-    def send(
-        self,
-        data: pa.Table,
-        handle: WriteResultHandle,
-        target_bytes: int,
-        *,
-        wait_for_room: bool = True,
-    ) -> None:
+    def routes(self, data: pa.Table, target_bytes: int) -> Iterator[RoutedBatch]:
         if self.refuse is not None:
             raise self.refuse
-        handle.expect(1)
-        self.handles.append(handle)
-        self.frames.append(data)
-        self.given_rows += data.num_rows
-        self.event.set()
+        return iter([RoutedBatch(BUCKET, None, data.combine_chunks().to_batches()[0])])
 
     def place(self, row: Sequence[Any]) -> tuple[TableBucket, None] | None:
         return (BUCKET, None) if self.places else None
 
-    def take_room(self, size: int, rows: int, *, wait: bool) -> None:
-        if self.refuse is not None:
-            raise self.refuse
 
-    def send_row(self, place: object, encoded: StampedBatch, handle: WriteResultHandle) -> None:
-        self.lone.append(encoded)
-        self.given_rows += 1
+class Sent:
+    """Takes the batches of an accumulator in the place of a sender."""
+
+    def __init__(self) -> None:
+        self._batches: list[WriteBatch] = []
+        self.failures: list[tuple[FlussError, int]] = []
+        self.event = threading.Event()
+
+    def enqueue(self, batches: Sequence[WriteBatch], owner: object) -> None:
+        self._batches += batches
         self.event.set()
 
-    def failed(self, error: FlussError, rows: int) -> None:
-        self.failures.append((error, rows))
+    def wake(self) -> None:
+        """Do nothing: a batch is encoded."""
+
+    @property
+    def batches(self) -> list[WriteBatch]:
+        """What was sent up to now."""
+
+        async def turn() -> None:
+            """Come behind what waits for the I/O thread."""
+
+        io_thread().run(turn())
+        return self._batches
+
+    @property
+    def frames(self) -> list[pa.RecordBatch]:
+        """The rows of each frame, in its order."""
+        found = []
+        for batch in self.batches:
+            encoder = threading.Event()
+            while batch.encoded is None:
+                encoder.wait(0.001)
+            if isinstance(batch.encoded, Encoded):
+                found.append(batch.encoded.rows)
+        return found
+
+    @property
+    def lone(self) -> list[StampedBatch]:
+        """Rows that went alone, without arrays."""
+        encoded = [batch.encoded for batch in self.batches]
+        return [each for each in encoded if each is not None and not isinstance(each, Encoded)]
 
     def ids(self) -> list[list[int]]:
         """The ids of each frame that was sent."""
@@ -93,9 +118,15 @@ class Writer:
             if info.has_primary_key()
             else LogCodec(info, config)
         )
-        self.sent = Sent()
+        self.codec.encode = Encoded  # type: ignore[method-assign]
+        self.sent, self.router = Sent(), Router()
         self.accumulator = Accumulator(
-            ClientContext(config), cast("Batcher", self.sent), self.codec, "db.t"
+            ClientContext(config),
+            "db.t",
+            self.codec,
+            cast("RowRouter", self.router),
+            lambda _: cast("Sender", self.sent),
+            self,
         )
         self.put = self.accumulator.put_row
 
@@ -137,7 +168,7 @@ def test_draining_nothing_sends_nothing(log: Writer) -> None:
     log.put(row(1))
     log.accumulator.drain()
     log.accumulator.drain()
-    assert log.sent.given_rows == 1
+    assert log.accumulator.given_rows == 1
 
 
 def test_a_row_that_waits_alone_goes_without_arrays(log: Writer) -> None:
@@ -148,7 +179,7 @@ def test_a_row_that_waits_alone_goes_without_arrays(log: Writer) -> None:
 
 
 def test_one_without_a_known_place_goes_the_way_of_many(log: Writer) -> None:
-    log.sent.places = False
+    log.router.places = False
     log.put(row(7))
     log.accumulator.drain()
     assert (log.sent.lone, log.sent.ids()) == ([], [[7]])
@@ -212,23 +243,25 @@ def test_a_row_that_does_not_fit_is_refused_alone(log: Writer) -> None:
 
 
 def test_what_cannot_be_sent_is_told_once_with_its_rows(log: Writer) -> None:
-    log.sent.refuse = FlussError("no room")
+    log.router.refuse = FlussError("no partition")
     handle = log.put(row(1))
     log.put(row(2))
     log.frame(3)
     log.accumulator.drain()
-    assert [(str(error), rows) for error, rows in log.sent.failures] == [("no room", 3)]
-    with pytest.raises(FlussError, match="no room"):
+    assert [(str(error), rows) for error, rows in log.sent.failures] == [("no partition", 3)]
+    with pytest.raises(FlussError, match="no partition"):
         handle.wait()
-    log.sent.refuse = None
+    log.router.refuse = None
     log.put(row(4))
     log.put(row(5))
     log.accumulator.drain()
     assert log.sent.ids() == [[4, 5]]
 
 
-def test_a_lone_row_without_room_is_told(log: Writer) -> None:
-    log.sent.refuse = FlussError("no room")
+def test_a_lone_row_without_room_is_told() -> None:
+    settings = {"writer.buffer.memory-size": str(1 << 20), "writer.buffer.wait-timeout": "1"}
+    log = Writer(table_info(), **settings)
+    log.accumulator.memory.take_at_once(1 << 20)
     handle = log.put(row(1))
     log.accumulator.drain()
     assert [rows for _, rows in log.sent.failures] == [1]
@@ -252,7 +285,7 @@ def test_what_lingered_long_enough_is_sent_by_itself() -> None:
     log.put(row(1))
     log.put(row(2))
     assert log.sent.event.wait(30)
-    assert log.sent.given_rows == 2
+    assert log.accumulator.given_rows == 2
 
 
 def test_who_waits_for_a_handle_does_not_linger(log: Writer) -> None:
@@ -262,7 +295,7 @@ def test_who_waits_for_a_handle_does_not_linger(log: Writer) -> None:
         # nobody acknowledges yet
         handle.wait(timeout_ms=50)
     assert log.sent.ids() == [[1, 2]]
-    log.sent.handles[0].batch_done()
+    log.sent.batches[0].handle.batch_done()
     handle.wait()
 
 
