@@ -34,7 +34,7 @@ def fluss(t: pa.DataType | DataType) -> DataType:
 def one(values: pa.Array, t: pa.DataType | DataType, *, nullable: bool = True) -> pa.Table:
     column = Column("c", fluss(t).with_nullable(nullable))
     table: pa.Table = coerce(pa.table({"c": values}), [column], table="d.t")
-    table.take(list(range(table.num_rows))).validate(full=True)
+    table.take(pa.array(range(table.num_rows), pa.int64())).validate(full=True)
     assert table.schema.field(0).type == to_arrow(column.type)
     assert table.schema.field(0).nullable == nullable
     batch = coerce(pa.record_batch({"c": values}), [column], table="d.t")
