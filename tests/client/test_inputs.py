@@ -233,8 +233,11 @@ def test_bad_frame_is_refused_as_a_whole(tables: Tables, case: str) -> None:
 def test_bad_pandas_frame(tables: Tables) -> None:
     table = tables(SCHEMA)
     with table.new_append().create_writer() as writer:
-        with pytest.raises(SchemaMismatchError, match="id"):
-            writer.write_pandas(pd.DataFrame({"id": ["x"], "name": ["a"]}))
+        whole = DATA.to_pandas()
+        with pytest.raises(SchemaMismatchError, match=r"column 'id': .*cast it to an integer"):
+            writer.write_pandas(whole.assign(id=["x"] * len(whole)))
+        with pytest.raises(SchemaMismatchError, match=r"'id' is the index .*reset_index\(\)"):
+            writer.write_pandas(whole.set_index("id"))
         with pytest.raises(SchemaMismatchError, match="nmae"):
             writer.write_pandas(pd.DataFrame({"id": [1], "nmae": ["a"]}))
     assert tables.read(table).num_rows == 0

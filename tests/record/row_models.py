@@ -78,8 +78,7 @@ def compacted_row(data: bytes, columns: list[Column]) -> list[Any]:
             unit = to_arrow(t).unit
             per = {"s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}[unit]
             value = (millis * 10**6 + nanos) // per
-            most = {"us": 2**63 // 1000 - 1, "ns": 2**63 // 10**6 - 1}.get(unit)
-            if most is not None and abs(millis) > most:
+            if unit in ("us", "ns") and not -(2**63) <= value < 2**63:
                 raise BadRowError("range")
         elif t.root in (R.STRING, R.CHAR, R.BYTES, R.BINARY, R.DECIMAL):
             length, at = varint(data, at, 32)

@@ -34,7 +34,7 @@ def fluss(t: pa.DataType | DataType) -> DataType:
 def one(values: pa.Array, t: pa.DataType | DataType, *, nullable: bool = True) -> pa.Table:
     column = Column("c", fluss(t).with_nullable(nullable))
     table: pa.Table = coerce(pa.table({"c": values}), [column], table="d.t")
-    table.validate(full=True)
+    table.take(pa.array(range(table.num_rows), pa.int64())).validate(full=True)
     assert table.schema.field(0).type == to_arrow(column.type)
     assert table.schema.field(0).nullable == nullable
     batch = coerce(pa.record_batch({"c": values}), [column], table="d.t")
@@ -44,6 +44,15 @@ def one(values: pa.Array, t: pa.DataType | DataType, *, nullable: bool = True) -
 
 def arr(values: list[Any], t: pa.DataType) -> pa.Array:
     return pa.array(values, t)
+
+
+def raw(values: list[Any], t: pa.DataType) -> pa.Array:
+    """Make an array without a look at its values, as reading a file or C data does."""
+    if isinstance(values[-1], bytes):
+        return pa.array(values, pa.binary()).view(t) if t != pa.binary_view() else arr(values, t)
+    width = t.bit_width // 8
+    data = b"".join(value.to_bytes(width, "little", signed=True) for value in values)
+    return pa.Array.from_buffers(t, len(values), [None, pa.py_buffer(data)])
 
 
 TAKEN: list[tuple[str, pa.Array, Any, list[Any]]] = [
@@ -192,6 +201,18 @@ REFUSED: list[tuple[str, pa.Array, Any, str]] = [
      ("z", pa.int32())])), ROW, "field 'z'"),
     ("missing field", arr([{"a": "x"}], pa.struct([("a", pa.string())])), ROW, "field 'b'"),
     ("no struct", arr([1], pa.int8()), ROW, "no struct"),
+    ("text that is not UTF-8", raw([b"a", None, b"\xff"], pa.string()), pa.string(),
+     "row 2: .*UTF8"),
+    ("not UTF-8, as a view", raw([b"a", b"\xff" * 20], pa.binary_view()).view(pa.string_view()),
+     pa.string(), "row 1: .*UTF8"),
+    ("no UTF-8 in a list", pa.ListArray.from_arrays([0, 0, 1], raw([b"\xff"], pa.string())),
+     pa.list_(pa.string()), "row 1: .*UTF8"),
+    ("time before the day", raw([0, -1], pa.time64("us")), pa.time64("us"), "row 1: .*-1 is not"),
+    ("time behind the day", raw([86_400], pa.time32("s")), pa.time32("s"), "row 0: .*86400 is not"),
+    ("time within a struct", pa.StructArray.from_arrays([raw([-1], pa.time64("ns"))], ["t"]),
+     pa.struct([("t", pa.time64("ns"))]), "row 0: .*-1 is not"),
+    ("digits beyond the precision", raw([0, 10**18], pa.decimal128(5, 2)), pa.decimal128(5, 2),
+     "row 1: .*precision"),
 ]  # fmt: skip
 
 
@@ -224,6 +245,15 @@ def test_rows_are_counted_over_chunks_and_slices() -> None:
         column = Column("c", fluss(kind).with_nullable(False))
         with pytest.raises(SchemaMismatchError, match="null in row 2"):
             coerce(pa.table({"c": nulls}), [column], table="d.t")
+
+
+def test_only_the_rows_that_are_written_are_looked_at() -> None:
+    lists = pa.ListArray.from_arrays([0, 1, 2, 3], raw([b"a", b"\xff", b"c"], pa.string()))
+    for good in (lists[:1], lists[2:]):
+        assert len(one(good, lists.type)) == 1
+    chunked = pa.table({"c": pa.chunked_array([lists[:1], lists])})
+    with pytest.raises(SchemaMismatchError, match=r"row 2: .*UTF8"):
+        coerce(chunked, [Column("c", fluss(lists.type))], table="d.t")
 
 
 def test_the_offending_value_is_found_among_many() -> None:

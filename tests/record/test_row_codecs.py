@@ -183,6 +183,16 @@ def test_more_rows_than_a_block_in_several_chunks() -> None:
     assert found.equals(table)
 
 
+@pytest.mark.parametrize("row_format", ["compacted", "indexed"])
+@pytest.mark.parametrize("unit", ["us", "ns"])
+def test_the_first_and_the_last_timestamps_come_back(unit: str, row_format: str) -> None:
+    edges = pa.array([-(2**63), -(2**63) + 1, 2**63 - 1], pa.int64()).view(pa.timestamp(unit))
+    table = pa.table({"at": edges})
+    columns = columns_of(table)
+    rows = encoder_of(row_format)(columns).encode(table)
+    assert decode(decoder_of(row_format)(columns), rows).equals(table)
+
+
 def test_what_rows_cannot_hold() -> None:
     micros = pa.table({"t": pa.array([1001], pa.int64()).view(pa.time64("us"))})
     with pytest.raises(SchemaMismatchError, match=r"'t'.*row 0 has digits below the millisecond"):

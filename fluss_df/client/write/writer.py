@@ -27,8 +27,8 @@ from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.hooks import Closing, ExitStep, at_exit
 from fluss_df.metadata import TableBucket
 from fluss_df.observe import spans
+from fluss_df.record.python.pandas_columns import frame_to_arrow
 from fluss_df.schema import TableInfo
-from fluss_df.types import arrow_schema
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,25 +161,17 @@ class TableWriter(Ready, Closing):
         )
 
     def write_pandas(self, df: pd.DataFrame) -> WriteResultHandle:
-        """Write a pandas DataFrame; its index is not written."""
+        """Write a pandas DataFrame; its index is not written.
+
+        Columns go in as those of Arrow do, and objects as the values of rows. Besides, floats go
+        into integers where they are whole numbers, whole days into dates, and NaN is null.
+        """
         if not (hasattr(df, "columns") and hasattr(df, "iloc")):
             raise SchemaMismatchError(
                 f"cannot write {type(df).__name__} to table {self._name} as a data frame of pandas:"
                 " write_arrow takes whatever exports __arrow_c_stream__"
             )
-        known = arrow_schema(self._codec.columns)
-        own, given = frozenset(known.names), list(df.columns)
-        there = frozenset(given)
-        schema = pa.schema([field for field in known if field.name in there])
-        extra = [name for name in given if name not in own]
-        try:
-            table = pa.Table.from_pandas(
-                df[[*schema.names, *extra]], schema=None if extra else schema, preserve_index=False
-            )
-        except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            raise SchemaMismatchError(
-                f"the data frame does not fit table {self._name}: {error}"
-            ) from error
+        table = frame_to_arrow(df, self._codec.columns, self._name)
         return self._write(self._codec.frame(table))
 
     @contextlib.contextmanager

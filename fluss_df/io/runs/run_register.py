@@ -161,18 +161,22 @@ class RunRegister:
             # who gave it back may have put it over a claim that came in between
             begun = self._claimed_behind
         self._put(names, link)
-        for found in self._changes(names.run_id, begun, self._end()):
-            if found == link:
-                self._claimed, self._claimed_behind = link, end
-                return None
-            # the expected batch may have the same number: it was staged for a table that is gone
-            if found.batch >= link.batch and found != expected:
-                return self._give_back(names, (link, expected), begun)
-        raise FlussError(
-            f"table {self.path} lost the note of batch {link.batch} of run {names.run_id}, which"
-            " was acknowledged",
-            ErrorCode.LOG_STORAGE_EXCEPTION,
-        )
+        seen = self._changes(names.run_id, begun, self._end())
+        # the expected batch may have the same number: it was staged for a table that is gone
+        rivals = [f for f in seen if f.batch >= link.batch and f not in (link, expected)]
+        if link not in seen and not rivals:
+            raise FlussError(
+                f"table {self.path} lost the note of batch {link.batch} of run {names.run_id},"
+                " which was acknowledged",
+                ErrorCode.LOG_STORAGE_EXCEPTION,
+            )
+        # A copy of the checkpoint in which the batch was staged claims it under the same name, and
+        # may have gone on: the first claim may be the copy's, so later batches count in any order.
+        ahead = any(f.batch > link.batch for f in rivals)
+        if not rivals or (link in seen and not ahead and seen.index(link) < seen.index(rivals[0])):
+            self._claimed, self._claimed_behind = link, end
+            return None
+        return self._give_back(names, (link, expected), begun)
 
     def _settled(self, run_id: str, expected: Link | None) -> Link | None:
         """Return the newest batch of a run, once one that came second has given it back.

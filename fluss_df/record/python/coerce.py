@@ -27,7 +27,9 @@ ROW                 structs, by field name, in any order      an unknown field
 Everywhere: dictionaries (Categorical, Enum) and run-end encoded arrays stand for their values, an
 extension type for its storage, and the null type for nulls of any type. A digit, an element or a
 null is never dropped: the first value that does not fit is an error that names table, column, both
-types, row and value. NaN fits FLOAT and DOUBLE. Missing columns are an error unless
+types, row and value. So is one that its own Arrow type does not allow, such as text that is not
+UTF-8 or a time beyond the day: readers refuse the batch that it is in, with all other rows of it.
+NaN fits FLOAT and DOUBLE. Missing columns are an error unless
 ``allow_missing``, which fills nullable ones with nulls.
 """
 
@@ -44,6 +46,7 @@ import pyarrow.compute as pc
 
 from fluss_df.errors import SchemaMismatchError
 from fluss_df.metadata import nearest
+from fluss_df.record.python.allowed import check_allowed, first_refused
 from fluss_df.types import Column, DataType, TypeRoot, arrow_schema, to_arrow
 
 _R = TypeRoot
@@ -106,6 +109,7 @@ def coerce(
             continue
         source = data.column(column.name)
         made = _column(source, column, field.type, table)
+        check_allowed(made, column, table)
         same = same and made is source
         result.append(made)
     if same:
@@ -278,15 +282,7 @@ class _Place:
         try:
             return pc.cast(array, target, safe=True)
         except pa.ArrowInvalid:
-            # halve until the first value that fails is found: twice the work of one cast
-            low, high = 0, len(array)
-            while high - low > 1:
-                middle = (low + high) // 2
-                try:
-                    pc.cast(array.slice(low, middle - low), target, safe=True)
-                    low = middle
-                except pa.ArrowInvalid:
-                    high = middle
+            low, _ = first_refused(array, lambda part: pc.cast(part, target, safe=True))
             raise self.misfit(array, low, t) from None
 
     def _check_round_trip(self, array: pa.Array, made: pa.Array, t: DataType) -> None:

@@ -150,11 +150,15 @@ def rows_to_batch(rows: Sequence[Row], columns: Sequence[Column], table: str) ->
     names = [column.name for column in columns]
     arrays = []
     for column, values in zip(columns, _columns_of(rows, columns, table), strict=True):
-        build = _Builder(table, column.name)
-        arrays.append(build.array(values, column.type))
+        arrays.append(column_of(values, column, table))
     batch = pa.RecordBatch.from_arrays(arrays, names=names)
     result: pa.RecordBatch = coerce(batch, columns, table=table)
     return result
+
+
+def column_of(values: Sequence[Any], column: Column, table: str) -> pa.Array:
+    """Convert values of Python, for ``coerce`` to check; raises SchemaMismatchError for others."""
+    return _Builder(table, column.name).array(values, column.type)
 
 
 def _columns_of(

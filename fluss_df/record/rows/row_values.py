@@ -265,11 +265,11 @@ def _build_stamps(values: Stamps, kind: pa.DataType, valid: Bools | None, fail: 
         data = millis
     else:
         per = 1_000 if unit == "us" else 1_000_000
-        most = 2**63 // per - 1
-        over = (millis > most) | (millis < -most)
+        data = millis * per + (nanos // 1_000 if unit == "us" else nanos)
+        # what is beyond 64 bits wraps around, and does not come back
+        over = data // per != millis
         if over.any():
             raise fail(f"a timestamp beyond 64 bits of {unit}", over)
-        data = millis * per + (nanos // 1_000 if unit == "us" else nanos)
     return _array(kind, len(millis), data, valid)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 import time
@@ -139,6 +140,32 @@ def test_a_row_that_is_given_back_hides_no_claim(tmp_path: Path) -> None:
         assert first.claim(names, Link(1, "first 1"), link) == Link(1, "copy 1")
         for register in (first, second, copy):
             register.close()
+
+
+def test_who_stood_still_within_a_claim_does_not_go_on_behind_a_copy(tmp_path: Path) -> None:
+    """A copy of a checkpoint has what was staged, and claims it under the same name."""
+    with FlussConnection.create(":memory:") as connection:
+        table = TablePath("io", "t")
+        names = RunNames("run", table, 1, table, 2)
+        first, copy = (RunRegister(connection, "notes") for _ in range(2))
+        links = [Link(number, f"batch {number}") for number in range(4)]
+        assert first.claim(names, links[0], None) is None
+        put = first._put
+
+        def late(names: RunNames, link: Link) -> None:
+            first._put = put  # type: ignore[method-assign]
+            # the process is suspended here, and somebody begins with the copy
+            for before, after in itertools.pairwise(links):
+                assert copy.claim(names, after, before) is None
+            put(names, link)
+
+        first._put = late  # type: ignore[method-assign]
+        assert first.claim(names, links[1], links[0]) == links[3]
+        # the copy goes on behind what it has written
+        assert copy.find("run") == links[3]
+        assert copy.claim(names, Link(4, "batch 4"), links[3]) is None
+        first.close()
+        copy.close()
 
 
 def test_a_row_of_an_older_batch_is_waited_for(tmp_path: Path) -> None:
