@@ -20,9 +20,10 @@ from fluss_df.engine.background import check_for_ever, sync_for_ever, watch_fold
 from fluss_df.engine.catalog.catalog import Catalog
 from fluss_df.engine.catalog.catalog_files import CatalogFiles
 from fluss_df.engine.catalog.cluster_state import ClusterState
+from fluss_df.engine.catalog.old_formats import convert_old_format
 from fluss_df.engine.engine_counters import EngineCounters
 from fluss_df.engine.engine_options import EngineOptions
-from fluss_df.engine.files.files import TooManyFilesError, disk_refused
+from fluss_df.engine.files.files import CHECKSUMS_SINCE, FORMAT, TooManyFilesError, disk_refused
 from fluss_df.engine.files.open_files import OpenFiles, allow_files
 from fluss_df.engine.files.ownership import FolderLock, FolderLostError
 from fluss_df.engine.files.private_files import make_private
@@ -73,7 +74,11 @@ class Engine:
         self.lock = FolderLock(folder)
         try:
             make_private(folder)
-            self._catalog_files = CatalogFiles(folder, before_change=self.lock.verify)
+            self._catalog_files = CatalogFiles(
+                folder,
+                plain=self.lock.format < CHECKSUMS_SINCE,
+                before_change=self.lock.verify,
+            )
             self.catalog = Catalog(self._catalog_files, self.settings.default_buckets)
             files = self._catalog_files
             self.cluster = ClusterState(files.cluster(), files.cluster_changes())
@@ -82,7 +87,9 @@ class Engine:
                 # of earlier versions, and of who made them by hand
                 if part.is_dir() and not part.is_symlink():
                     make_private(part)
-            if self.lock.format_lost:
+            if self.lock.format < FORMAT:
+                convert_old_format(self._catalog_files, self.catalog.all_tables())
+                # now that every small file is written as this version does
                 self.lock.write_format()
             self._tidy()
             self._used = UsedBuckets(self._catalog_files, self.catalog)

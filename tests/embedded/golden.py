@@ -17,8 +17,8 @@ import fluss_df as fluss
 from fluss_df.engine.files.files import FORMAT
 
 _FOLDER: Final = Path(__file__).parent / "golden"
-#: a backup of each format that a version of this package wrote
-GOLDEN: Final = {version: _FOLDER / f"format-{version}.tar.zst" for version in range(3, FORMAT + 1)}
+#: a backup of each format that there was
+GOLDEN: Final = {version: _FOLDER / f"format-{version}.tar.zst" for version in range(1, FORMAT + 1)}
 _LOG = fluss.TablePath("fluss", "log")
 _ROWS = fluss.TablePath("fluss", "rows")
 _PARTED = fluss.TablePath("fluss", "parted")

@@ -21,7 +21,7 @@ import fluss_df as fluss
 from fluss_df.cli.main import app
 from fluss_df.client.transport.folders import back_up_folder
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
-from fluss_df.engine.files.files import check_format
+from fluss_df.engine.files.files import FORMAT, read_format
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import FlussError
@@ -256,7 +256,7 @@ def test_what_is_not_restored(tmp_path: Path) -> None:
 def test_the_golden_folder(tmp_path: Path, version: int) -> None:
     """A folder that an earlier version wrote is opened by every later one."""
     restore(GOLDEN[version], tmp_path / "d")
-    assert check_format(tmp_path / "d") is None
+    assert read_format(tmp_path / "d") == (version, None)
     assert check_folder(tmp_path / "d").findings == []
     with EmbeddedFluss(tmp_path / "d") as engine, engine.connection() as connection:
         found = contents(connection)
@@ -271,7 +271,7 @@ def test_the_golden_folder(tmp_path: Path, version: int) -> None:
         writer.upsert({"id": 1, "text": "new", "number": None})
     assert check_folder(tmp_path / "d").findings == []
     # and is as safe as a new one
-    assert check_format(tmp_path / "d") is None
+    assert read_format(tmp_path / "d") == (FORMAT, None)
     shutil.rmtree(tmp_path / "d" / "data" / "1" / "table" / "1")
     report = check_folder(tmp_path / "d")
     assert [finding.where.name for finding in report.findings] == ["1"]

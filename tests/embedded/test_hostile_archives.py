@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import random
 import shutil
@@ -19,7 +20,6 @@ import pytest
 from fluss_df.client.transport.folders import back_up_folder
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.engine.engine import Engine
-from fluss_df.engine.files.kept_json import repacked
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import FlussError
@@ -121,17 +121,18 @@ def test_a_file_that_comes_twice(tmp_path: Path, members: Members) -> None:
 
 
 def with_catalog(members: Members, change: Callable[[dict[str, Any]], None]) -> Members:
-    """Return a backup with other tables in its catalog, whose checksums are right."""
-
-    def changing(value: dict[str, Any]) -> dict[str, Any]:
-        change(value)
-        return value
-
+    """Return a backup with another catalog, whose files have no checksums, as in format 1."""
     changed = []
     for info, data in members:
-        if info.name.startswith("catalog/table-") and info.name.endswith(".json"):
-            data = repacked(Path(info.name), data, changing)
-        changed.append((tarfile.TarInfo(info.name), data))
+        name = info.name
+        if name.startswith("catalog/"):
+            value = json.loads(data.splitlines()[0])["value"]
+            if name.startswith("catalog/table-"):
+                change(value)
+            data = json.dumps(value).encode()
+        elif name == "FORMAT":
+            data = json.dumps({"format": 1}).encode()
+        changed.append((tarfile.TarInfo(name), data))
     return changed
 
 

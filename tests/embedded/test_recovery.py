@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 import fluss_df.embedded
+from fluss_df.engine.catalog.old_formats import old_point
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files import files
 from fluss_df.engine.files.files import DamagedError, TooManyFilesError
 from fluss_df.engine.log.segment import Segment
-from fluss_df.engine.log.synced_point import BucketIds, find_point
+from fluss_df.engine.log.synced_point import BucketIds
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.metadata import TableBucket
@@ -190,7 +191,7 @@ def test_an_index_that_cannot_be_opened_now_is_not_damaged(
     with pytest.raises(TooManyFilesError):
         segment.read_index(OWNER)
     with pytest.raises(TooManyFilesError):
-        find_point(tmp_path / "log", OWNER)
+        old_point(tmp_path / "log", OWNER)
     segment.release_files()
 
 

@@ -90,13 +90,12 @@ def _tables(given: str | None) -> set[str]:
 def _tables_of_folder(folder: Path) -> set[str]:
     """Return the tables that the catalog of a folder names, whether or not somebody has it open."""
     from fluss_df.engine.catalog.catalog_files import CatalogFiles
-    from fluss_df.engine.files.files import check_format, holds_data
+    from fluss_df.engine.files.files import CHECKSUMS_SINCE, holds_data, read_format
     from fluss_df.engine.tables.tables import Table
 
     if not holds_data(folder):
         return set()
-    check_format(folder)
-    files = CatalogFiles(folder)
+    files = CatalogFiles(folder, plain=read_format(folder)[0] < CHECKSUMS_SINCE)
     found = set()
     for table_id in files.table_ids():
         with contextlib.suppress(Exception):

@@ -60,7 +60,7 @@ def place(connection: str | None) -> Iterator[Finding]:
 
 
 def _folder(given: Path) -> Iterator[Finding]:
-    from fluss_df.engine.files.files import FORMAT, check_format, holds_data
+    from fluss_df.engine.files.files import holds_data, read_format
     from fluss_df.engine.files.lock_file import owner_of
 
     try:
@@ -89,14 +89,14 @@ def _folder(given: Path) -> Iterator[Finding]:
         )
         return
     try:
-        damage = check_format(folder)
+        version, damage = read_format(folder)
     except FlussError as error:
         yield problem("data", error.message, "install a newer fluss_df")
         return
     if damage is not None:
         yield warning("data", damage, f"fluss-df check {folder}")
     else:
-        yield ok("data", f"layout {FORMAT}; fluss-df check {folder} reads every byte")
+        yield ok("data", f"layout {version}; fluss-df check {folder} reads every byte")
     owner = owner_of(folder)
     if owner is None or not _alive(owner[0]) or _is_locked(folder) is False:
         yield ok("owner", "nobody has the folder open")

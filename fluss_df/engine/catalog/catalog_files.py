@@ -42,6 +42,8 @@ class CatalogFiles:
     ----------
     folder
         The folder of an engine.
+    plain
+        Whether files without checksums are read, as folders of format 1 have them.
     before_change
         Called before a file is changed; raises an error when no file may be changed.
     """
@@ -50,12 +52,14 @@ class CatalogFiles:
         self,
         folder: Path,
         *,
+        plain: bool = False,
         before_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder = folder
         self._before_change = before_change
         self._catalog = folder / CATALOG
         self._data = folder / DATA
+        self._plain = plain
 
     def make(self) -> None:
         """Create the folders, and remove files whose writing was interrupted."""
@@ -92,7 +96,9 @@ class CatalogFiles:
         return self._made(first, second, belongs)
 
     def _made(self, first: Path, second: Path, belongs: Callable[[Any], bool]) -> KeptJson:
-        return KeptJson(first, second, belongs=belongs, before_change=self._before_change)
+        return KeptJson(
+            first, second, belongs=belongs, plain=self._plain, before_change=self._before_change
+        )
 
     def table(self, table_id: int) -> KeptJson:
         """Return the file of a table."""

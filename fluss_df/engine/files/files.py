@@ -20,8 +20,11 @@ from fluss_df.errors import ErrorCode, FlussError
 
 logger = logging.getLogger(__name__)
 
-# the first version of this package wrote 3
+# 2: small files have checksums and copies. 3: it is known which buckets have rows, and which
+# batches a log has
 FORMAT = 3
+CHECKSUMS_SINCE = 2
+_READABLE = (1, 2, FORMAT)
 _KIND = "fluss_df embedded"
 # no room on the disk, in the user's quota, or under the process's limit for a file
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -301,41 +304,44 @@ def holds_data(folder: Path) -> bool:
     return any((folder / name).exists() for name in names)
 
 
-def format_file() -> bytes:
+def format_file(version: int) -> bytes:
     """Return the contents of the file ``FORMAT``."""
-    value: dict[str, object] = {"format": FORMAT, "kind": _KIND}
+    value: dict[str, object] = {"format": version, "kind": _KIND}
     value["crc32c"] = google_crc32c.value(json.dumps(value).encode())
     return json.dumps(value).encode()
 
 
-def check_format(folder: Path) -> str | None:
-    """Return what is wrong with the file that says the version of a folder's layout, if anything.
+def read_format(folder: Path) -> tuple[int, str | None]:
+    """Return the version of a folder's layout, and what is wrong with the file that says it.
 
-    Raises ``STORAGE_EXCEPTION`` for a layout that this version does not know.
+    Where the file is lost or damaged, it is read as in any version, that is 1.
+
+    Raises ``STORAGE_EXCEPTION`` for one that this version does not know.
     """
     marker = folder / "FORMAT"
     try:
         value = json.loads(read_bytes(marker) or b"")
         version = value["format"]
-        sound = _is_intact(value)
+        # versions before 3 wrote no checksum
+        sound = value.get("kind") == _KIND if version in (1, 2) else _is_intact(value)
     except (DamagedError, *NOT_AS_WRITTEN) as error:
         if not holds_data(folder):
             raise DamagedError(f"cannot read {marker}: {error!r}") from error
-        return f"{marker} cannot be read: {error!r}"
+        return _READABLE[0], f"{marker} cannot be read: {error!r}"
     if not sound or type(version) is not int:
-        return f"{marker} is damaged: its checksum differs"
-    if version != FORMAT:
+        return _READABLE[0], f"{marker} is damaged: its checksum differs"
+    if version not in _READABLE:
         raise FlussError(
-            f"the folder {folder} has storage format {version}; this version reads {FORMAT}",
+            f"the folder {folder} has storage format {version}; this version reads"
+            f" {', '.join(map(str, _READABLE))}",
             ErrorCode.STORAGE_EXCEPTION,
         )
-    return None
+    return version, None
 
 
 def _is_intact(value: dict[str, object]) -> bool:
     """Whether the contents of a file are those that were written, as far as can be known."""
     crc = value.pop("crc32c", None)
-    if crc is None:
-        # of a later version, which may have another checksum, or of one before the first
-        return value.get("kind") in (None, _KIND)
+    if crc is None and value.get("kind") is None:
+        return True  # of a later version, which may have another checksum
     return bool(crc == google_crc32c.value(json.dumps(value).encode()))

@@ -38,7 +38,7 @@ class Kept:
     Attributes
     ----------
     generation
-        How often it was written.
+        How often it was written; 0 in files of format 1, which have neither this nor a checksum.
     value
         The value.
     """
@@ -57,6 +57,8 @@ class KeptJson:
     belongs
         Says whether a value belongs into these files: of two tables' files that were exchanged,
         each is sound. All do by default.
+    plain
+        Whether files without a checksum are taken, as format 1 has them.
     before_change
         Called before a file is changed; raises where none may be.
     """
@@ -67,11 +69,13 @@ class KeptJson:
         second: Path,
         *,
         belongs: Callable[[Any], bool] = lambda _value: True,
+        plain: bool = False,
         before_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.first = first
         self.second = second
         self._belongs = belongs
+        self._plain = plain
         self._before_change = before_change
         self._generation = 0
 
@@ -90,7 +94,7 @@ class KeptJson:
         problems: dict[Path, str] = {}
         for path in (self.first, self.second):
             try:
-                kept = _read(path)
+                kept = _read(path, self._plain)
                 if kept is not None and not self._belongs(kept.value):
                     raise DamagedError(f"{path} is the file of something else")
             except DamagedError as error:
@@ -144,7 +148,7 @@ class KeptJson:
         self._before_change()
         data = _pack(Kept(self._generation + 1, value))
         try:
-            old = _read(self.first)
+            old = _read(self.first, self._plain)
         except DamagedError:
             old = None  # the second file has it
         try:
@@ -194,7 +198,7 @@ def repacked(path: Path, data: bytes, change: Callable[[Any], Any]) -> bytes:
 
     Raises DamagedError where they are not what was written.
     """
-    kept = _unpack(path, data)
+    kept = _unpack(path, data, plain=False)
     return _pack(Kept(kept.generation, change(kept.value)))
 
 
@@ -204,15 +208,17 @@ def _pack(kept: Kept) -> bytes:
     return body + b"\n%0*x\n" % (_CRC_DIGITS, google_crc32c.value(body))
 
 
-def _read(path: Path) -> Kept | None:
+def _read(path: Path, plain: bool) -> Kept | None:
     """Return what is in a file; None where there is none."""
     data = read_bytes(path)
-    return None if data is None else _unpack(path, data)
+    return None if data is None else _unpack(path, data, plain)
 
 
-def _unpack(path: Path, data: bytes) -> Kept:
+def _unpack(path: Path, data: bytes, plain: bool) -> Kept:
     body, _, digits = data.rstrip(b"\n").rpartition(b"\n")
     try:
+        if not body and plain:
+            return Kept(0, json.loads(data))
         if data != body + b"\n%0*x\n" % (_CRC_DIGITS, google_crc32c.value(body)):
             raise DamagedError(f"{path} is damaged: its checksum is {digits[:16]!r}")
         value = json.loads(body)

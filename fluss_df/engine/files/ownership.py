@@ -19,13 +19,14 @@ import weakref
 from pathlib import Path
 
 from fluss_df.engine.files.files import (
-    check_format,
+    FORMAT,
     disk_refused,
     file_locks,
     format_file,
     holds_data,
     make_folder,
     read_bytes,
+    read_format,
     sync_folder,
     write_atomically,
 )
@@ -83,11 +84,15 @@ class FolderLock:
 
     Attributes
     ----------
+    format
+        The version of the folder's layout.
     lost
         Why the folder is owned no more; None while it is.
     secret
         What stands in the folder for those who may read it, another one for each owner.
     """
+
+    format: int
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -149,12 +154,9 @@ class FolderLock:
                 # made by this user or not: its name is on the disk before there is data
                 sync_folder(folder.absolute().parent)
             self.write_format()
-        #: whether the file ``FORMAT`` is to be written again
-        self.format_lost = False
-        problem = check_format(folder)
+        self.format, problem = read_format(folder)
         if problem is not None:
             logger.warning("%s: it is written again", problem)
-            self.format_lost = True
 
     def _open_file(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -191,7 +193,8 @@ class FolderLock:
 
     def write_format(self) -> None:
         """Note that the folder has the layout of this version."""
-        write_atomically(self.folder / "FORMAT", format_file())
+        write_atomically(self.folder / "FORMAT", format_file(FORMAT))
+        self.format = FORMAT
 
     def announce(self, socket: str | None) -> None:
         """Write down who has the folder, and the Unix socket by which others use it."""

@@ -127,9 +127,14 @@ class StoreLoader:
         return store
 
     def _own(self, store: KvStore) -> None:
-        """Note in a new store whose rows it has; it is written with the first of them."""
-        if store.state.owner is None:
-            store.state = replace(store.state, owner=self._log.owner)
+        """Note in a store whose rows it has."""
+        state = store.state
+        if state.owner is None:
+            if state.applied:
+                store.write({}, replace(state, owner=self._log.owner))
+            else:
+                # written with the first rows
+                store.state = replace(state, owner=self._log.owner)
 
     def _replay(self, store: KvStore, end: int) -> None:
         """Bring a store to an offset of the changelog."""

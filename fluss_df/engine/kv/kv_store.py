@@ -35,6 +35,8 @@ STATE_KEY: Final = b""
 FIRST_ROW_KEY: Final = b"\0"
 _STATE: Final = struct.Struct("<Bqqqqqqq")
 _STATE_VERSION: Final = 2
+# of formats 1 and 2, which do not say whose rows they are
+_OLD_STATE: Final = struct.Struct("<Bqqqq")
 # memory of a store that is written to; of one that has few changes, which may be one of hundreds:
 # RocksDB allocates a tenth of it at once
 _MEMTABLE_BYTES: Final = 64 << 20
@@ -76,7 +78,7 @@ class KvState:
     sequence_next, sequence_end
         The next number for the auto-increment column, and the first that the bucket may not give.
     owner
-        The bucket; None in a new store.
+        The bucket; None where the store does not say, as those of formats 1 and 2.
     """
 
     applied: int = 0
@@ -96,6 +98,8 @@ class KvState:
 
         Raises ``KV_STORAGE_EXCEPTION`` where it is something else.
         """
+        if len(data) == _OLD_STATE.size and data[0] == 1:
+            return cls(*_OLD_STATE.unpack(data)[1:])
         if len(data) != _STATE.size or data[0] != _STATE_VERSION:
             raise DamagedStoreError(
                 "the state of a store is damaged", ErrorCode.KV_STORAGE_EXCEPTION

@@ -68,6 +68,7 @@ def load_log(
     owner: BucketIds,
     *,
     used: bool,
+    found: FoundPoint | None = None,
     only_look: bool = False,
 ) -> LoadedLog:
     """Open the segments of a log, and cut off what a crash left unfinished.
@@ -87,11 +88,13 @@ def load_log(
         The bucket.
     used
         Whether it is known that rows were written to the bucket.
+    found
+        What the file ``synced`` says; read here by default.
     only_look
         Change nothing on the disk, and read every segment.
     """
-    found = find_point(folder, owner)
-    foreign = found.point if found.point and found.point.owner != owner else None
+    found = found or find_point(folder, owner)
+    foreign = found.point if found.point and found.point.owner not in (None, owner) else None
     if foreign is not None:
         problem = f"{folder / POINT_FILE} is the file of {foreign.owner}"
         found = FoundPoint(None, problem, 0, -1, found.start, found.noted_start)
@@ -117,7 +120,11 @@ def _is_of(segments: list[Segment], point: SyncedPoint) -> bool:
     """Whether a log is the one that a point was written for."""
     for segment in segments:
         if segment.base_offset == point.segment:
-            return point.end_offset > 0 and segment.digest_at(point.position) == point.digest
+            return (
+                point.end_offset > 0
+                and point.digest is not None
+                and segment.digest_at(point.position) == point.digest
+            )
     return False
 
 
@@ -244,6 +251,7 @@ class _Loading:
         for segment in segments:
             if (
                 segment.base_offset == point.segment
+                and point.digest is not None
                 and segment.digest_at(point.position) != point.digest
             ):
                 what = "the batches are not those that were written"

@@ -388,6 +388,7 @@ class Segment:
                 return None
             text, _, rest = data[4:].partition(b"\n")
             head = json.loads(text)
+            # index files of folder formats 1 and 2 have no version and no digests: not used
             expected = (_INDEX_VERSION, list(owner), self.base_offset)
             if tuple(head.get(key) for key in ("version", "owner", "base")) != expected:
                 return None

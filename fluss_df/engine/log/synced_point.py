@@ -39,7 +39,9 @@ _POINT: Final = struct.Struct("<8sqqqqqqqqII")
 _CRC: Final = struct.Struct("<I")
 _POINT_BYTES: Final = _POINT.size + _CRC.size
 _SECTOR: Final = 512
-# the last number of a point: it has a digest
+# of formats 1 and 2
+_OLD: Final = struct.Struct("<8sqqq")
+_OLD_MAGIC: Final = b"FDFSYNC1"
 _HAS_DIGEST: Final = 1
 _START_MAGIC: Final = b"FDFSTART"
 _START: Final = struct.Struct("<8sqqqq")
@@ -86,28 +88,30 @@ class SyncedPoint:
     Attributes
     ----------
     owner
-        The bucket.
+        The bucket; None in files of formats 1 and 2.
     start
-        The offset where the log begins.
+        The offset where the log begins; 0 in files of formats 1 and 2.
     end_offset
         The offset behind the last batch that is on the disk.
     segment, position
         The segment that it is in, by its first offset, and where in its file the batch ends.
     digest
-        The digest of the segment up to there, see :mod:`~fluss_df.engine.log.batch_heads`.
+        The digest of the segment up to there, see :mod:`~fluss_df.engine.log.batch_heads`; None if
+        it is not known.
     """
 
-    owner: BucketIds
+    owner: BucketIds | None
     start: int
     end_offset: int
     segment: int
     position: int
-    digest: int
+    digest: int | None
 
     def pack(self, generation: int) -> bytes:
         """Return the bytes of a slot."""
-        end = self.end_offset, self.segment, self.position, self.digest, _HAS_DIGEST
-        body = _POINT.pack(_MAGIC, generation, *self.owner, self.start, *end)
+        flags = 0 if self.digest is None else _HAS_DIGEST
+        end = self.end_offset, self.segment, self.position, self.digest or 0, flags
+        body = _POINT.pack(_MAGIC, generation, *(self.owner or NO_BUCKET), self.start, *end)
         return body + _CRC.pack(google_crc32c.value(body))
 
 
@@ -125,7 +129,7 @@ class FoundPoint:
     generation
         The generation of the point.
     slot
-        Where the point stands; -1 where there is none.
+        Where the point stands; -1 in files of formats 1 and 2, and where there is none.
     start
         Where the log begins, by both files; None where neither can be read.
     noted_start
@@ -150,6 +154,9 @@ def find_point(folder: Path, owner: BucketIds) -> FoundPoint:
         return FoundPoint(None, error.message, 0, -1, start, noted)
     if data is None:
         return FoundPoint(None, f"{path} is missing", 0, -1, start, noted)
+    old = _unpack_old(data)
+    if old is not None:
+        return FoundPoint(old, None, 0, -1, start, noted)
     newest: tuple[int, int, SyncedPoint] | None = None
     problem = None
     for slot in (0, 1):
@@ -175,13 +182,25 @@ def _unpack(data: bytes) -> tuple[int, SyncedPoint] | None:
     if google_crc32c.value(body) != _CRC.unpack_from(data, _POINT.size)[0]:
         return None
     magic, generation, *ids, start, end, segment, position, digest, flags = _POINT.unpack(body)
-    if (magic, flags) != (_MAGIC, _HAS_DIGEST):
+    if magic != _MAGIC:
         return None
-    return generation, SyncedPoint(BucketIds(*ids), start, end, segment, position, digest)
+    known = digest if flags & _HAS_DIGEST else None
+    return generation, SyncedPoint(BucketIds(*ids), start, end, segment, position, known)
+
+
+def _unpack_old(data: bytes) -> SyncedPoint | None:
+    """Read a file of format 1 or 2."""
+    if len(data) != _OLD.size + _CRC.size:
+        return None
+    body = data[: _OLD.size]
+    magic, end_offset, segment, position = _OLD.unpack(body)
+    if magic != _OLD_MAGIC or google_crc32c.value(body) != _CRC.unpack(data[_OLD.size :])[0]:
+        return None
+    return SyncedPoint(None, 0, end_offset, segment, position, None)
 
 
 def first_file(point: SyncedPoint) -> bytes:
-    """Return a file that has one point, as an archive gets it."""
+    """Return a file that has one point, as an archive and a folder of an older format get it."""
     return point.pack(1).ljust(_SECTOR, b"\0")
 
 
@@ -218,7 +237,7 @@ class PointFile:
         self._path = folder / POINT_FILE
         self._generation = found.generation
         self._slot = found.slot
-        #: whether the file has no point yet
+        #: whether the file has no point of this format yet
         self.is_new = found.slot < 0
         self._file: int | None = None
         # why the file has not the newest point
@@ -239,7 +258,7 @@ class PointFile:
         point before.
         """
         if self.is_new:
-            # what is there, if anything, cannot be read
+            # what is there, if anything, cannot be read, or is of an older format
             self.release_files()
             point = SyncedPoint(self._owner, start, end_offset, segment, position, digest)
             write_atomically(self._path, first_file(point))

@@ -119,7 +119,7 @@ def _write_all(engine: Engine, archive: tarfile.TarFile, copies: Path, lake: Lak
         else:
             _add(archive, name, content)
     # the last file: an archive that was cut off lacks it, and is not taken for an engine's folder
-    _add(archive, "FORMAT", format_file())
+    _add(archive, "FORMAT", format_file(engine.lock.format))
 
 
 def _write_bucket(

@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from fluss_df.engine.access.acl_store import read_acls
-from fluss_df.engine.catalog.buckets_on_disk import buckets_on_disk
 from fluss_df.engine.catalog.catalog_files import CATALOG, SET_ASIDE, CatalogFiles
 from fluss_df.engine.catalog.cluster_state import epoch_of, read_state
+from fluss_df.engine.catalog.old_formats import buckets_on_disk, old_point
 from fluss_df.engine.files.files import (
+    CHECKSUMS_SINCE,
+    FORMAT,
     NOT_NOW,
     TooManyFilesError,
-    check_format,
     disk_refused,
     holds_data,
     names_in,
+    read_format,
 )
 from fluss_df.engine.files.kept_json import KeptJson
 from fluss_df.engine.files.ownership import FolderLock
@@ -131,6 +133,7 @@ class _Checker:
         self._folder = folder
         self.watch = watch
         self.report = Report()
+        self.old = False
 
     def _found(self, level: Level, where: Path, message: str) -> None:
         self.report.findings.append(Finding(level, where, message))
@@ -156,11 +159,13 @@ class _Checker:
             self._found("damage", where, message)
 
     def run(self) -> Report:
+        version = FORMAT
         with self._damage(self._folder / "FORMAT"):
-            problem = check_format(self._folder)
+            version, problem = read_format(self._folder)
             if problem is not None:
                 self._found("note", self._folder / "FORMAT", f"{problem}; written when opened")
-        files = CatalogFiles(self._folder)
+        self.old = version < FORMAT
+        files = CatalogFiles(self._folder, plain=version < CHECKSUMS_SINCE)
         databases = self._databases(files)
         self._cluster(files)
         tables: dict[int, Table] = {}
@@ -284,7 +289,15 @@ class _Bucket:
 
     def run(self) -> None:
         # as an engine opens it, but every byte is read
-        loaded = load_log(self._log, str(self._owner), self._owner, used=self._used, only_look=True)
+        found = old_point(self._log, self._owner) if self._checker.old else None
+        loaded = load_log(
+            self._log,
+            str(self._owner),
+            self._owner,
+            used=self._used,
+            found=found,
+            only_look=True,
+        )
         for segment in loaded.segments:
             segment.release_files()
         for problem in loaded.problems:

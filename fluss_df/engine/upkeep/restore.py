@@ -20,15 +20,17 @@ from typing import IO, Final, cast
 import pyarrow as pa
 
 from fluss_df.engine.access.acl_store import read_acls
-from fluss_df.engine.catalog.buckets_on_disk import enter_buckets
 from fluss_df.engine.catalog.catalog_files import CATALOG, DATA, CatalogFiles
 from fluss_df.engine.catalog.cluster_state import read_state
+from fluss_df.engine.catalog.old_formats import convert_old_format
 from fluss_df.engine.files.files import (
-    check_format,
+    CHECKSUMS_SINCE,
+    FORMAT,
     damage_in,
     disk_refused,
     file_locks,
     make_folder,
+    read_format,
     sync_folder,
 )
 from fluss_df.engine.tables.tables import Table, databases_from_json
@@ -312,10 +314,10 @@ def _read_catalog(folder: Path) -> None:
 
     Raises FlussError where it would not.
     """
-    problem = check_format(folder)
+    version, problem = read_format(folder)
     if problem is not None:
         raise FlussError(problem)
-    files = CatalogFiles(folder)
+    files = CatalogFiles(folder, plain=version < CHECKSUMS_SINCE)
     kept = files.databases()
     with damage_in(kept.first):
         databases_from_json(kept.read()[0]["databases"])
@@ -334,5 +336,6 @@ def _read_catalog(folder: Path) -> None:
         kept = files.table(table_id)
         with damage_in(kept.first):
             tables.append(Table.from_json(kept.read()[0]))
-    # an archive is whole or refused: the buckets that it has are those that have rows
-    enter_buckets(files, tables)
+    if version == FORMAT:
+        # an archive is whole or refused: the buckets that it has are those that have rows
+        convert_old_format(files, tables)
