@@ -187,15 +187,15 @@ class History:
             )
 
 
-@pytest.fixture(scope="module", params=["iceberg", "paimon"])
+@pytest.fixture(scope="module", params=["iceberg", "paimon", "paimon-flink"])
 def tiered(
     request: pytest.FixtureRequest, fluss_cluster_factory: ClusterFactory
 ) -> Iterator[LocalCluster]:
-    """Return a cluster with a lake that a tiering service fills all the time."""
-    if request.param == "paimon":
+    """Return a cluster with a lake that a tiering service, ours or Flink's, fills all the time."""
+    if request.param == "paimon-flink":
         yield request.getfixturevalue("paimon_tiering")
         return
-    with fluss_cluster_factory(datalake="iceberg") as cluster:
+    with fluss_cluster_factory(datalake=request.param) as cluster:
         connection = fluss.connect(cluster.bootstrap_servers)
         service = TieringService(connection)
         thread = threading.Thread(target=service.run)
