@@ -45,6 +45,18 @@ def test_a_lake_table_is_made_in_the_iceberg_catalog(fluss_lake_cluster: LocalCl
     assert rows == [("fluss-iceberg-catalog", "fluss")]
 
 
+def test_who_reads_the_iceberg_catalog_holds_nobody_up(fluss_lake_cluster: LocalCluster) -> None:
+    catalog = fluss_lake_cluster.dir / "lake" / "catalog.db"
+    lake_table(fluss_lake_cluster, "made_before")
+    with closing(sqlite3.connect(catalog)) as reader:
+        reader.execute("BEGIN")
+        (before,) = reader.execute("SELECT count(*) FROM iceberg_tables").fetchone()
+        lake_table(fluss_lake_cluster, "made_while_read")
+        assert reader.execute("SELECT count(*) FROM iceberg_tables").fetchone() == (before,)
+        reader.rollback()
+        assert reader.execute("SELECT count(*) FROM iceberg_tables").fetchone() == (before + 1,)
+
+
 def test_a_lake_table_is_made_although_another_writes_the_catalog(
     fluss_lake_cluster: LocalCluster,
 ) -> None:

@@ -77,6 +77,9 @@ def lake_options(folder: Folder, datalake: str | None) -> dict[str, str]:
             # of SQLite's driver: by default it waits three seconds for another process, and the
             # coordinator then says "Unknown failure" of a table to be created on a busy machine
             "jdbc.busy_timeout": "60000",
+            # readers and a writer do not wait for each other, nor each commit for the disk
+            "jdbc.journal_mode": "WAL",
+            "jdbc.synchronous": "NORMAL",
         },
         "paimon": {"metastore": "filesystem", "warehouse": str(folder.lake / "warehouse")},
         "lance": {"warehouse": str(folder.lake / "warehouse")},
