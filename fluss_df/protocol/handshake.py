@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import API_VERSIONS, AUTHENTICATE, Api, ServerApis
+from fluss_df.protocol.frames import Response, parse_response
 
 CLIENT_NAME = "fluss-df"
 
@@ -47,18 +48,17 @@ Step = tuple[Api[Any, Any], Message]
 
 def handshake(
     address: str, version: str, credentials: Credentials | FolderSecret | None
-) -> Generator[Step, Message, ServerApis]:
+) -> Generator[Step, Response, ServerApis]:
     """Yield requests, take their responses, return what the server can do.
 
-    Raises ``AUTHENTICATE_EXCEPTION`` when the server demands or refuses credentials. It is for the
-    driver to throw the errors of the server into the generator.
+    Raises the errors of the server, as ``AUTHENTICATE_EXCEPTION`` when it demands or refuses
+    credentials.
     """
     request = pb.ApiVersionsRequest(
         client_software_name=CLIENT_NAME, client_software_version=version
     )
-    answer = yield API_VERSIONS, request
-    assert isinstance(answer, pb.ApiVersionsResponse)
-    apis = ServerApis.from_response(address, answer)
+    versions = parse_response(API_VERSIONS, (yield API_VERSIONS, request), address)
+    apis = ServerApis.from_response(address, versions)
     if credentials is None:
         return apis
     if AUTHENTICATE.key not in apis.versions:
@@ -70,8 +70,8 @@ def handshake(
         protocol, token = FOLDER_PROTOCOL, credentials.secret.encode()
     else:
         protocol, token = "PLAIN", credentials.plain_token
-    answer = yield AUTHENTICATE, pb.AuthenticateRequest(protocol=protocol, token=token)
-    assert isinstance(answer, pb.AuthenticateResponse)
+    login = pb.AuthenticateRequest(protocol=protocol, token=token)
+    answer = parse_response(AUTHENTICATE, (yield AUTHENTICATE, login), address)
     if answer.HasField("challenge") and answer.challenge:
         raise FlussError(
             f"the server at {address} asks for more than SASL/PLAIN gives",

@@ -337,3 +337,13 @@ def test_a_scan_while_partitions_come(tables: Tables) -> None:
     # ids repeat over partitions: folded partition by partition
     for bucket, offset in scanner.offsets.items():
         assert len(fold(table, {bucket: offset})) == 100
+
+
+def test_a_read_of_first_rows_that_failed_is_not_an_empty_one(tables: Tables) -> None:
+    table = tables(SCHEMA, ["id"], bucket_count=1)
+    bucket = fluss.TableBucket(table.get_table_info().table_id, 0)
+    scanner = table.new_scan().limit(3).create_bucket_batch_scanner(bucket)
+    tables.connection.get_admin().drop_table(table.get_table_path())
+    for _ in range(2):
+        with pytest.raises(FlussError):
+            scanner.to_arrow()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
+from google.protobuf.message import Message
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import messages_pb2 as pb
@@ -14,6 +16,7 @@ from fluss_df.protocol.api import (
     Api,
     ServerApis,
 )
+from fluss_df.protocol.frames import TYPE_ERROR, TYPE_OK, Response
 from fluss_df.protocol.handshake import Credentials, handshake
 
 ALICE = Credentials("alice", "wonder-land")
@@ -26,6 +29,10 @@ def versions(*keys: int, low: int = 0, high: int = 0) -> pb.ApiVersionsResponse:
     )
 
 
+def response(message: Message, kind: int = TYPE_OK) -> Response:
+    return Response(0, kind, pa.py_buffer(message.SerializeToString()))
+
+
 def test_plaintext() -> None:
     steps = handshake("host:1", "9.9", None)
     api, request = next(steps)
@@ -33,7 +40,7 @@ def test_plaintext() -> None:
     assert isinstance(request, pb.ApiVersionsRequest)
     assert (request.client_software_name, request.client_software_version) == ("fluss-df", "9.9")
     with pytest.raises(StopIteration) as done:
-        steps.send(versions(1000, 1012))
+        steps.send(response(versions(1000, 1012)))
     apis: ServerApis = done.value.value
     assert apis.address == "host:1"
     assert apis.server_type == 2
@@ -43,13 +50,13 @@ def test_plaintext() -> None:
 def test_sasl_plain() -> None:
     steps = handshake("host:1", "9.9", ALICE)
     next(steps)
-    api, request = steps.send(versions(1000, 1038))
+    api, request = steps.send(response(versions(1000, 1038)))
     assert api is AUTHENTICATE
     assert isinstance(request, pb.AuthenticateRequest)
     assert request.protocol == "PLAIN"
     assert request.token == b"\0alice\0wonder-land"
     with pytest.raises(StopIteration) as done:
-        steps.send(pb.AuthenticateResponse())
+        steps.send(response(pb.AuthenticateResponse()))
     assert AUTHENTICATE.key in done.value.value.versions
 
 
@@ -60,27 +67,28 @@ def test_utf8_credentials() -> None:
 def test_refusal_of_the_server_passes_through() -> None:
     steps = handshake("host:1", "9.9", ALICE)
     next(steps)
-    steps.send(versions(1000, 1038))
-    refusal = FlussError("bad password", ErrorCode.AUTHENTICATE_EXCEPTION)
-    with pytest.raises(FlussError) as raised:
-        steps.throw(refusal)
-    assert raised.value is refusal
+    steps.send(response(versions(1000, 1038)))
+    code = ErrorCode.AUTHENTICATE_EXCEPTION
+    refusal = pb.ErrorResponse(error_code=code, error_message="bad password")
+    with pytest.raises(FlussError, match="bad password") as raised:
+        steps.send(response(refusal, TYPE_ERROR))
+    assert raised.value.error_code == code
 
 
 def test_server_without_authentication() -> None:
     steps = handshake("host:1", "9.9", ALICE)
     next(steps)
     with pytest.raises(FlussError, match="host:1 knows no authentication") as raised:
-        steps.send(versions(1000, 1012))
+        steps.send(response(versions(1000, 1012)))
     assert raised.value.error_code == ErrorCode.SECURITY_DISABLED_EXCEPTION
 
 
 def test_server_that_asks_for_more() -> None:
     steps = handshake("host:1", "9.9", ALICE)
     next(steps)
-    steps.send(versions(1000, 1038))
+    steps.send(response(versions(1000, 1038)))
     with pytest.raises(FlussError, match="more than SASL/PLAIN") as raised:
-        steps.send(pb.AuthenticateResponse(challenge=b"prove it"))
+        steps.send(response(pb.AuthenticateResponse(challenge=b"prove it")))
     assert raised.value.error_code == ErrorCode.AUTHENTICATE_EXCEPTION
 
 

@@ -27,8 +27,7 @@ class BatchScanner(Ready):
     """Reads the last rows of one bucket of a log table, once.
 
     Obtain one from ``table.new_scan().limit(n).create_bucket_batch_scanner(bucket)``. Which rows
-    are the last is decided by the first read; after it the scanner is spent, also where the read
-    failed.
+    are the last is decided by the first read that succeeds; after it the scanner is spent.
 
     Parameters
     ----------

@@ -24,9 +24,9 @@ _MOST_PARTS = 64
 class BatchParts:
     """Cuts the batches of one writer where servers refuse them; on the I/O thread."""
 
-    def __init__(self, ids: WriterIds, one_more: Callable[[], object]) -> None:
+    def __init__(self, ids: WriterIds, count_one_more: Callable[[], object]) -> None:
         self._ids = ids
-        self._one_more = one_more
+        self._count_one_more = count_one_more
         # a server that refused more at once was met
         self._rows = sys.maxsize
 
@@ -77,7 +77,7 @@ class BatchParts:
         assert isinstance(batch.encoded, EncodedKvBatch)
         halves = batch.encoded.halves()
         batch.handle.expect(1)
-        self._one_more()
+        self._count_one_more()
         made = []
         memory = batch.memory // 2
         for encoded, share in zip(halves, (memory, batch.memory - memory), strict=True):

@@ -268,7 +268,7 @@ class BucketQueue:
         self.renew_writer = self._config.writer_enable_idempotence
         self.send_again(*parts)
 
-    def drain(self) -> bool:
+    def put_failed_back(self) -> bool:
         """Once all answers are in, put what failed back in order; return False while some are not.
 
         Then :meth:`rested` is to be called after the next pause of the back-off.

@@ -79,14 +79,14 @@ class Sender:
         self._queues: dict[tuple[str | None, int], BucketQueue] = {}
         self._open_batches = 0
         self._pump_scheduled = False
-        self._drained: list[concurrent.futures.Future[None]] = []
+        self._waiting_for_all: list[concurrent.futures.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.acknowledged = Acknowledged()
         self.ids = WriterIds(cluster, info, idempotent=config.writer_enable_idempotence)
         #: What went wrong since the last flush, and how many rows were not acknowledged by it.
         self.failures: list[tuple[FlussError, int]] = []
         self.done_rows = 0
-        self._parts = BatchParts(self.ids, self._one_more)
+        self._parts = BatchParts(self.ids, self._count_one_more)
         self._moves = PartitionMoves(self, create=create_partitions, moved=partition_moved)
         self._owner: object | None = None
 
@@ -129,16 +129,16 @@ class Sender:
         self._finish(batch, error)
         self.wake()
 
-    def tell_when_drained(self, future: concurrent.futures.Future[None]) -> None:
+    def tell_when_all_done(self, future: concurrent.futures.Future[None]) -> None:
         """Set the result of a future once every batch is acknowledged or failed."""
-        self._drained.append(future)
-        self._tell_if_drained()
+        self._waiting_for_all.append(future)
+        self._tell_if_all_done()
 
-    def _tell_if_drained(self) -> None:
+    def _tell_if_all_done(self) -> None:
         if self._open_batches:
             return
-        drained, self._drained = self._drained, []
-        for future in drained:
+        futures, self._waiting_for_all = self._waiting_for_all, []
+        for future in futures:
             if future.set_running_or_notify_cancel():
                 future.set_result(None)
 
@@ -378,11 +378,12 @@ class Sender:
 
     def _resume_when_idle(self, queue: BucketQueue) -> None:
         """Once all answers are in, pause for a moment, and go on with what failed."""
-        if queue.drain():
+        if queue.put_failed_back():
             loop = asyncio.get_running_loop()
             loop.call_later(queue.backoff.next_pause(), self._rested, queue)
 
-    def _one_more(self) -> None:
+    def _count_one_more(self) -> None:
+        """Count a batch that was made of a part of another one."""
         self._open_batches += 1
 
     def _rested(self, queue: BucketQueue) -> None:
@@ -413,4 +414,4 @@ class Sender:
         if self._open_batches:
             return
         self._owner = None
-        self._tell_if_drained()
+        self._tell_if_all_done()

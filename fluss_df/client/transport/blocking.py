@@ -31,7 +31,6 @@ from fluss_df.protocol.frames import (
     Response,
     ResponseReader,
     encode_request,
-    parse_response,
 )
 from fluss_df.protocol.handshake import Credentials, FolderSecret, handshake
 from fluss_df.protocol.wire import Buffer
@@ -124,12 +123,7 @@ class Lane:
             self._send(api, 0, [message.SerializeToString()])
             response = self._receive()
             try:
-                try:
-                    answer = parse_response(api, response, self.address)
-                except FlussError as error:
-                    api, message = steps.throw(error)
-                else:
-                    api, message = steps.send(answer)
+                api, message = steps.send(response)
             except StopIteration as done:
                 self.apis = done.value
                 return

@@ -261,12 +261,7 @@ class ServerConnection:
             body = [message.SerializeToString()]
             response = await self._exchange(api, 0, body, timeout_ms, metrics)
             try:
-                try:
-                    answer = parse_response(api, response, self.address)
-                except FlussError as error:
-                    api, message = steps.throw(error)
-                else:
-                    api, message = steps.send(answer)
+                api, message = steps.send(response)
             except StopIteration as done:
                 self.apis = done.value
                 return

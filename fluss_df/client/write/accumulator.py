@@ -92,8 +92,8 @@ class Accumulator:
         # what waits, in order; and how many bytes of it are frames
         self._waiting: list[Gathered | pa.RecordBatch] = []
         self._frame_bytes = 0
-        # rows that were added one by one and wait in front of a frame
-        self._rows_aside = 0
+        # how many of the rows that were added one by one wait in front of a frame
+        self._rows_before_frames = 0
         self._handle: WriteResultHandle | None = None
         self._closed = False
         self._timer_set = False
@@ -191,7 +191,7 @@ class Accumulator:
         with self.lock:
             self.require_open()
             last = self._last_rows()
-            rows = self._rows_aside + (0 if last is None else last.rows(self._width))
+            rows = self._rows_before_frames + (0 if last is None else last.rows(self._width))
             if size + self._frame_bytes >= self.target_bytes or rows >= self._rows_limit:
                 return None
             # the next row must not join the rows in front of the frame
@@ -199,7 +199,7 @@ class Accumulator:
             handle = self._handle or self._new_handle()
             self._waiting += data.to_batches()
             self._frame_bytes += size
-            self._rows_aside = rows
+            self._rows_before_frames = rows
             return handle
 
     # ---- sending it
@@ -277,7 +277,7 @@ class Accumulator:
             self._gate.open = None
             waiting, self._waiting = self._waiting, []
             handle, self._handle = self._handle or WriteResultHandle(), None
-            self._frame_bytes = self._rows_aside = 0
+            self._frame_bytes = self._rows_before_frames = 0
             values = [item.take() if isinstance(item, Gathered) else [] for item in waiting]
 
             def send() -> None:

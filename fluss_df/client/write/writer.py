@@ -138,23 +138,23 @@ class TableWriter(Ready, Closing):
     def _take(
         self,
         data: Any,
-        check: Callable[[pa.Table], pa.Table],
+        to_frame: Callable[[pa.Table], pa.Table],
         verb: str = "write",
         where: str = "to",
     ) -> WriteResultHandle:
-        """Write Arrow data of any kind, once ``check`` has made frames of it."""
+        """Write Arrow data of any kind; ``to_frame`` checks each table and makes a frame of it."""
         if isinstance(data, pa.Table):
-            return self._write(check(data))
+            return self._write(to_frame(data))
         if isinstance(data, pa.RecordBatch):
-            return self._write(check(pa.Table.from_batches([data])))
+            return self._write(to_frame(pa.Table.from_batches([data])))
         if hasattr(data, "__arrow_c_stream__"):
             with self._importing(data):
                 reader = pa.RecordBatchReader.from_stream(data)
-            return self._write_stream(reader, check)
+            return self._write_stream(reader, to_frame)
         if hasattr(data, "__arrow_c_array__"):
             with self._importing(data):
                 batch = pa.record_batch(data)
-            return self._write(check(pa.Table.from_batches([batch])))
+            return self._write(to_frame(pa.Table.from_batches([batch])))
         raise SchemaMismatchError(
             f"cannot {verb} {type(data).__name__} {where} table {self._name}: expected a pyarrow"
             " Table or RecordBatch, or anything that exports __arrow_c_stream__"
@@ -186,7 +186,7 @@ class TableWriter(Ready, Closing):
             ) from error
 
     def _write_stream(
-        self, reader: pa.RecordBatchReader, check: Callable[[pa.Table], pa.Table]
+        self, reader: pa.RecordBatchReader, to_frame: Callable[[pa.Table], pa.Table]
     ) -> WriteResultHandle:
         handle = WriteResultHandle()
         taken = 0
@@ -194,7 +194,7 @@ class TableWriter(Ready, Closing):
         try:
             for batch in reader:
                 try:
-                    data = check(pa.Table.from_batches([batch]))
+                    data = to_frame(pa.Table.from_batches([batch]))
                 except SchemaMismatchError as mismatch:
                     error = SchemaMismatchError(
                         f"{mismatch.message}; {taken} rows before this batch were taken",
@@ -325,7 +325,7 @@ class TableWriter(Ready, Closing):
         if sender is None:
             return None
         future: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._connection.io.call(sender.tell_when_drained, future)
+        self._connection.io.call(sender.tell_when_all_done, future)
         try:
             result_of(future, None if timeout_ms is None else timeout_ms / 1000)
         except BaseException:

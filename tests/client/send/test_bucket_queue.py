@@ -78,7 +78,7 @@ def in_state(state: State) -> BucketQueue:
     assert queue.failed_once(first, PASSES)
     if state is State.BACKING_OFF:
         queue.acknowledged(second)
-        assert queue.drain()
+        assert queue.put_failed_back()
     return queue
 
 
@@ -93,7 +93,7 @@ def let(queue: BucketQueue, event: Event) -> None:
         queue.failed_once(sent, FINAL)
     elif event is Event.DRAINED:
         queue.in_flight.clear()
-        assert queue.drain()
+        assert queue.put_failed_back()
     else:
         queue.rested()
 
@@ -121,7 +121,7 @@ def test_every_state_and_event(line: str) -> None:
             assert NEXT[states[start], event] is states[then]
         elif event is Event.DRAINED:
             # nothing to be put back
-            assert not queue.drain()
+            assert not queue.put_failed_back()
             assert queue.state is states[start]
         else:
             with pytest.raises(RuntimeError, match=f"{start.replace('-', ' ')}$"):
@@ -194,10 +194,10 @@ def test_after_a_failure_the_lowest_sequence_goes_first_and_alone() -> None:
     sent = [queue.take() for _ in range(3)]
     assert queue.failed_once(sent[1], PASSES)
     assert queue.sendable() is None
-    assert not queue.drain()  # two are outstanding
+    assert not queue.put_failed_back()  # two are outstanding
     assert queue.failed_once(sent[2], OUT_OF_ORDER)
     queue.acknowledged(sent[0])
-    assert queue.drain()
+    assert queue.put_failed_back()
     queue.rested()
     assert queue.take() is batches[1]
     assert (batches[1].sequence, batches[1].attempts) == (1, 2)
@@ -214,7 +214,7 @@ def test_a_gap_is_followed_by_a_new_writer_id_when_nothing_is_in_flight() -> Non
     assert queue.renew_writer
     assert queue.sendable() is None  # one is in flight under the old id
     assert queue.failed_once(sent[1], OUT_OF_ORDER)
-    assert queue.drain()
+    assert queue.put_failed_back()
     queue.rested()
     assert queue.sendable() is batches[1]
     queue.forget_writer()
@@ -231,7 +231,7 @@ def test_what_may_be_written_is_asked_for_under_its_own_writer_id() -> None:
         lost.uncertain = True
     assert queue.failed_once(sent[1], NetworkError("lost"))
     assert not queue.failed_once(sent[0], FINAL)
-    assert queue.drain()
+    assert queue.put_failed_back()
     queue.rested()
     assert not queue.needs_writer_id
     assert queue.take() is sent[1]
@@ -256,12 +256,12 @@ def test_a_server_that_forgot_the_writer_is_asked_once_more() -> None:
     queue.take()
     assert queue.failed_once(first, UNKNOWN_WRITER)
     assert not queue.renew_writer
-    queue.drain()
+    queue.put_failed_back()
     queue.rested()
     queue.take()
     assert queue.failed_once(first, UNKNOWN_WRITER)
     assert queue.renew_writer
-    assert queue.drain()
+    assert queue.put_failed_back()
     queue.rested()
     assert queue.needs_writer_id
 
@@ -271,7 +271,7 @@ def test_old_batches_and_many_attempts_are_given_up() -> None:
     queue, batches = queue_of(2, clock=clock, writer_retries="1")
     queue.take()
     assert queue.failed_once(batches[0], PASSES)
-    queue.drain()
+    queue.put_failed_back()
     queue.rested()
     queue.take()
     assert not queue.failed_once(batches[0], PASSES)
@@ -303,7 +303,7 @@ def test_parts_go_under_a_new_id_with_what_was_behind_them() -> None:
     second.uncertain = True
     assert queue.failed_once(second, NetworkError("lost"))
     assert queue.failed_once(third, OUT_OF_ORDER)
-    assert queue.drain()
+    assert queue.put_failed_back()
     assert list(queue.waiting) == [*parts, second, third]
     assert {b.sequence for b in queue.waiting} == {-1}
     assert queue.renew_writer
@@ -378,7 +378,7 @@ def simulate(choose: random.Random) -> None:
             sent.uncertain |= error.error_code in UNCERTAIN
             if not queue.failed_once(sent, error):
                 given_up.append(sent)
-        if queue.drain():
+        if queue.put_failed_back():
             queue.rested()
 
     while len(acknowledged) + len(given_up) < len(batches):

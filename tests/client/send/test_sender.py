@@ -174,7 +174,7 @@ class Writing:
 
     async def drained(self) -> None:
         future: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self.sender.tell_when_drained(future)
+        self.sender.tell_when_all_done(future)
         await asyncio.wait_for(asyncio.wrap_future(future), 5)
 
 
