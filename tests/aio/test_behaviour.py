@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -258,6 +259,29 @@ def test_current_rows_and_tables_of_changes(address: str, tables: Tables) -> Non
         logged = await changes(connection, "$binlog")
         assert logged.column("_change_type").to_pylist() == [*["insert"] * 3, "update", "delete"]
         assert logged.column("after").to_pylist()[3] == {"x": 1, "name": "new"}
+
+    run(address, work)
+
+
+def test_iterating_current_rows_begins_beside_the_loop(address: str, tables: Tables) -> None:
+    table = tables(ROWS, ["x"])
+    path = table.get_table_path()
+
+    async def work(connection: fluss.FlussConnection) -> None:
+        opened = await connection.get_table(path)
+        scanner = opened.new_scan().create_snapshot_scanner()
+        begin = scanner.core.batches
+        threads = []
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            # asks servers, which may be silent
+            threads.append(threading.current_thread())
+            return begin()
+
+        scanner.core.batches = batches  # type: ignore[method-assign]
+        assert [batch async for batch in scanner] == []
+        assert len(threads) == 1
+        assert threads[0] is not threading.current_thread()
 
     run(address, work)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
@@ -87,3 +88,22 @@ def test_unknown_names(admin: fluss.FlussAdmin, database: str, name: str) -> Non
     with pytest.raises(FlussError, match="there is no database 'nothing_here'") as raised:
         ask(fluss.TablePath("nothing_here", "t"))
     assert raised.value.error_code == ErrorCode.DATABASE_NOT_EXIST
+
+
+@pytest.mark.parametrize("name", ["", " \t", "\u2003", "\x1c"])
+def test_names_that_nobody_could_see(admin: fluss.FlussAdmin, database: str, name: str) -> None:
+    path = fluss.TablePath(database, "blank")
+    nested = pa.list_(pa.struct([(name, pa.int64())]))
+    for field in ((name, pa.int64()), ("x", nested)):
+        columns = pa.schema([field])
+        with pytest.raises(FlussError, match="at least one non-whitespace") as raised:
+            admin.create_table(path, fluss.TableDescriptor(fluss.Schema(columns)))
+        assert raised.value.error_code == ErrorCode.INVALID_TABLE_EXCEPTION
+    # a space that is none to Java
+    seen = fluss.Schema(pa.schema([("\u00a0", pa.int64())]))
+    admin.create_table(path, fluss.TableDescriptor(seen))
+    for field in ((name, pa.int64()), ("y", nested)):
+        with pytest.raises(FlussError, match="at least one non-whitespace"):
+            admin.alter_table(path, add_columns=pa.schema([field]))
+    assert admin.get_table_info(path).get_column_names() == ["\u00a0"]
+    admin.drop_table(path)

@@ -6,7 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from fluss_df.engine.catalog.validation import as_fluss_keeps_it, check_properties
+from fluss_df.engine.catalog.validation import (
+    as_fluss_keeps_it,
+    check_properties,
+    require_field_name,
+)
 from fluss_df.engine.tables import options
 from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError
@@ -113,6 +117,7 @@ def _added_column(added: pb.AddColumn) -> Column:
             f"Unsupported ColumnPositionType: {added.column_position_type}",
             ErrorCode.UNKNOWN_SERVER_ERROR,
         )
+    require_field_name(added.column_name)
     try:
         value = json.loads(added.data_type_json)
         as_fluss_keeps_it(value, added=True)

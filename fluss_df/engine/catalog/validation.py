@@ -82,6 +82,10 @@ def check_table_name(name: str) -> None:
         raise invalid_table(f"Table name {name} is invalid: {problem}")
 
 
+# spaces of Python that are none to Java
+_NO_SPACE = frozenset("\u00a0\u2007\u202f\x85")
+
+
 def invalid_table(message: str) -> FlussError:
     """Return the error for a table that cannot be."""
     return FlussError(message, ErrorCode.INVALID_TABLE_EXCEPTION)
@@ -149,6 +153,7 @@ def _check_keys(value: dict[str, Any]) -> None:
         names = [column["name"] for column in value["schema"]["columns"]]
         engine = str((value.get("properties") or {}).get(MERGE_ENGINE)).upper()
         for column in value["schema"]["columns"]:
+            require_field_name(column["name"])
             as_fluss_keeps_it(column["data_type"], added=False)
             _name_function(column, engine == "AGGREGATION")
         _number_columns(value["schema"])
@@ -206,6 +211,12 @@ def _number_columns(schema: dict[str, Any]) -> None:
         )
 
 
+def require_field_name(name: Any) -> None:
+    """Refuse the name of a column, or of a field of a row, that nobody could see."""
+    if all(letter.isspace() and letter not in _NO_SPACE for letter in str(name)):
+        raise invalid_table("Field names must contain at least one non-whitespace character.")
+
+
 def as_fluss_keeps_it(kind: Any, *, added: bool) -> None:
     """Change the JSON of a type to what Fluss keeps of it: the keys of maps are NOT NULL.
 
@@ -218,6 +229,7 @@ def as_fluss_keeps_it(kind: Any, *, added: bool) -> None:
     for inner in ("element_type", "key_type", "value_type"):
         as_fluss_keeps_it(kind.get(inner), added=added)
     for field in kind.get("fields") or ():
+        require_field_name(field.get("name", "?"))
         if added:
             field["field_id"] = _NO_ID
         as_fluss_keeps_it(field.get("field_type"), added=added)
