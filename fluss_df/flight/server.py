@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
+import pyarrow as pa
 
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.flight.access import Access
@@ -85,6 +86,9 @@ class FlightSqlServer(Closing):
         self._statements = Statements(self._limits)
         service = Service(self._sessions, self._statements, self._calls, self._limits)
         reuse_large_blocks()
+        # With the first values PyArrow imports pandas where there is one: 25 MB and a quarter of a
+        # second, which the first client would wait for.
+        pa.array([0])
         self._server = grpc.server(
             concurrent.futures.ThreadPoolExecutor(
                 self._limits.calls, thread_name_prefix="fluss-df-flight"

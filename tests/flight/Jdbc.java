@@ -61,6 +61,18 @@ public class Jdbc {
             step("keys", () -> show(
                 "keys", about.getPrimaryKeys(null, null, table),
                 "COLUMN_NAME", "KEY_SEQ"));
+            step("pattern", () -> show(
+                "pattern",
+                about.getTables("fluss", connection.getSchema(), table.substring(0, 3) + "%" , new String[] {"TABLE"}),
+                "TABLE_NAME"));
+            step("types of SQL", () -> show("types of SQL", about.getTypeInfo(), "TYPE_NAME", "DATA_TYPE"));
+            step("indexes", () -> show(
+                "indexes", about.getIndexInfo(null, null, table, false, true)));
+            step("procedures", () -> show("procedures", about.getProcedures(null, null, "%")));
+            step("functions", () -> show("functions", about.getFunctions(null, null, "%")));
+            step("best row", () -> show("best row", about.getBestRowIdentifier(null, null, table, 0, true)));
+            step("rights", () -> show("rights", about.getTablePrivileges(null, null, table)));
+            step("user types", () -> show("user types", about.getUDTs(null, null, "%", null)));
             step("imported", () -> show("imported", about.getImportedKeys(null, null, table)));
             step("exported", () -> show("exported", about.getExportedKeys(null, null, table)));
             step("cross", () -> show(

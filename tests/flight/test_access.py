@@ -471,3 +471,18 @@ def test_a_program_that_leaves_its_server_open_ends() -> None:
     line = [sys.executable, "-c", program]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
     assert int(done.stdout) > 3
+
+
+def test_what_pyarrow_imports_is_there_before_the_first_client() -> None:
+    program = (
+        "import sys\n"
+        "from fluss_df.embedded import EmbeddedFluss\n"
+        "from fluss_df.flight import FlightSqlServer, FolderAccess\n"
+        "engine = EmbeddedFluss(None)\n"
+        "print('pandas' in sys.modules)\n"
+        "server = FlightSqlServer(FolderAccess(engine))\n"
+        "print('pandas' in sys.modules)\n"
+    )
+    line = [sys.executable, "-c", program]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["False", "True"]

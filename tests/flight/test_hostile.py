@@ -296,6 +296,33 @@ def test_a_client_that_goes_away_ends_its_query(server: FlightSqlServer) -> None
     lives(server)
 
 
+def test_slow_readers_wait_alone(engine: EmbeddedFluss) -> None:
+    limits = FlightLimits(statements=5)
+    with FlightSqlServer(FolderAccess(engine), limits=limits) as server:
+        descriptor = fl.FlightDescriptor.for_command(packed(Statement(query="SELECT * FROM big")))
+        clients = [fl.connect(server.url) for _ in range(4)]
+        streams = []
+        for client in clients:
+            info = client.get_flight_info(descriptor)
+            streams.append(client.do_get(info.endpoints[0].ticket))
+        first = [stream.read_chunk().data.num_rows for stream in streams]
+        runs = list(server._statements._turns._running)
+        assert len(runs) == 4
+        # others are answered meanwhile
+        for _ in range(5):
+            lives(server)
+        whole = 3_000_000
+        assert all(run.rows < whole / 2 for run in runs)
+        # who reads on gets all the rows, while the others still wait
+        rest = [sum(chunk.data.num_rows for chunk in stream) for stream in streams[:2]]
+        assert [a + b for a, b in zip(first, rest, strict=False)] == [whole, whole]
+        assert sorted(run.rows == whole for run in runs) == [False, False, True, True]
+        del streams
+        for client in clients:
+            client.close()
+        wait_for(lambda: not server._statements._turns._running)
+
+
 @pytest.mark.parametrize("method", ["GetFlightInfo", "DoPut"])
 def test_a_client_that_goes_away_ends_what_it_writes(
     server: FlightSqlServer, channel: grpc.Channel, method: str
