@@ -142,6 +142,36 @@ def test_a_log_table_with_deletion_vectors_is_left_alone(tmp_path: Path) -> None
     assert compacted(lake) is None
 
 
+def test_moments_that_arrow_may_read_wrong_are_left_alone(tmp_path: Path) -> None:
+    nested = {
+        "type": "ROW",
+        "fields": [{"id": 2, "name": "at", "type": "TIMESTAMP(9)"}],
+    }
+    lake = Lake(tmp_path, [("id", "BIGINT"), ("n", nested)])
+    for number in range(8):
+        rows = pl.DataFrame({"id": [number]}).with_columns(
+            n=pl.lit(None, pl.Struct({"at": pl.Datetime("ns")}))
+        )
+        lake.commit(lake.log(rows))
+    assert compacted(lake) is None
+
+
+def test_a_column_that_is_not_of_the_type_of_the_table(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lake = Lake(tmp_path)
+    for number in range(8):
+        [file] = lake.log(some(number, 1))
+        rows = pq.read_table(file.path)
+        pq.write_table(rows.set_column(0, "id", rows["id"].cast(pa.int32())), file.path)
+        lake.commit([file])
+    before = on_disk(lake)
+    with pytest.raises(FlussError, match="column 'id' is int32 where the lake table has int64"):
+        compacted(lake)
+    assert on_disk(lake) == before
+
+
 def test_after_a_commit_of_another_service_nothing_is_merged(tmp_path: Path) -> None:
     lake = keyed(tmp_path)
     fill(lake)
@@ -202,10 +232,15 @@ def test_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> 
     model: dict[tuple[str, int], str] = {}
     offset = merges = 0
     for _ in range(40):
-        changes = []
+        changes: list[tuple[int, dict[str, Any]]] = []
         for _ in range(choose.randrange(1, 60)):
             key = choose.choice("aäb\U0001f600\uffffz") * choose.randrange(3), choose.randrange(20)
-            row = {"k": key[0], "n": key[1], "v": str(offset + len(changes)), "m": None}
+            row: dict[str, Any] = {
+                "k": key[0],
+                "n": key[1],
+                "v": str(offset + len(changes)),
+                "m": None,
+            }
             if key in model and choose.random() < 0.4:
                 del model[key]
                 changes.append((3, row))
@@ -252,7 +287,8 @@ def test_a_kill_at_any_moment_leaves_a_table_that_reads_right(tmp_path: Path) ->
     within = 0
     for number in range(KILLS):
         for part in range(8):
-            changes = [(2, {"id": at, "v": f"{number}.{part}"}) for at in range(part, rows, 8)]
+            ids = range(part, rows, 8)
+            changes: Any = [(2, {"id": at, "v": f"{number}.{part}"}) for at in ids]
             expected |= {row["id"]: row["v"] for _, row in changes}
             lake.commit(lake.changes(changes, offset))
             offset += len(changes)

@@ -18,6 +18,7 @@ from fluss_df.lake.paimon_writing.files import (
     NewFile,
     PaimonFiles,
     discard,
+    has_nanoseconds,
 )
 from fluss_df.lake.paimon_writing.manifests import Entry
 from fluss_df.lake.paimon_writing.merging import file_batches, merged
@@ -89,12 +90,15 @@ def compact(table: TableFiles, schema: WriteSchema, properties: Mapping[str, str
 
 
 def _left_alone(schema: WriteSchema, said: Mapping[str, Any]) -> bool:
-    """Whether others compact the table, or files have more than their rows say."""
+    """Whether others compact the table, or its rows cannot be written again as they are."""
     options = schema.lake.options
     return (
         options.get("write-only", "false").lower() == "true"
         or options.get("deletion-vectors.enabled", "false").lower() == "true"
         or bool(said.get("indexManifest"))
+        # of Parquet's moments of twelve bytes Arrow reads those that nanoseconds reach, and others
+        # as wrong ones, without an error
+        or has_nanoseconds(schema.rows)
         # their changes are made by Paimon's own compaction
         or (schema.keyed and options.get("changelog-producer", "none") not in ("none", "input"))
     )

@@ -147,7 +147,7 @@ class _File:
                 compression_level=files.level,
                 store_decimal_as_integer=True,
                 # as Paimon has moments of more digits than six
-                use_deprecated_int96_timestamps=_has_nanoseconds(files.schema.rows),
+                use_deprecated_int96_timestamps=has_nanoseconds(files.schema.rows),
             )
         except BaseException:
             self._stream.close()
@@ -214,7 +214,8 @@ class _File:
         discard_path(self.path)
 
 
-def _has_nanoseconds(schema: pa.Schema) -> bool:
+def has_nanoseconds(schema: pa.Schema) -> bool:
+    """Whether a column, or a part of one, has moments of more digits than six."""
     kinds = [field.type for field in schema]
     while kinds:
         kind = kinds.pop()

@@ -29,20 +29,33 @@ def file_batches(path: str, schema: WriteSchema, rows: int) -> Iterator[pa.Table
     with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as parquet:
         for batch in parquet.iter_batches(rows):
             part = pa.Table.from_batches([batch])
-            columns = [_column(part, field) for field in schema.file]
+            columns = [_column(part, field, path) for field in schema.file]
             yield pa.Table.from_arrays(columns, schema=schema.file)
 
 
-def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+def _column(rows: pa.Table, field: pa.Field, path: str) -> pa.ChunkedArray | pa.Array:
     at = rows.schema.get_field_index(field.name)
     if at < 0:
         return pa.nulls(rows.num_rows, field.type)
     column = rows.column(at)
-    if column.type == field.type:
-        return column
-    if pa.types.is_nested(field.type):
-        return viewed(column, field.type)
-    return column.cast(field.type)
+    if not _same(column.type, field.type):
+        raise FlussError(
+            f"{path}: column {field.name!r} is {column.type} where the lake table has {field.type};"
+            " let Paimon's own compaction merge its files",
+            ErrorCode.CORRUPT_MESSAGE,
+        )
+    return viewed(column, field.type)
+
+
+def _same(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether types are the same but for the names of nested fields."""
+    if not pa.types.is_nested(other):
+        return bool(one == other)
+    return (
+        one.id == other.id
+        and one.num_fields == other.num_fields
+        and all(_same(one.field(at).type, other.field(at).type) for at in range(other.num_fields))
+    )
 
 
 def merged(
