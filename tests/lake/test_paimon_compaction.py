@@ -18,7 +18,7 @@ import pytest
 from fluss_df.errors import FlussError
 from fluss_df.lake.paimon.manifests import live_entries
 from fluss_df.lake.paimon_writing import compaction, merging
-from fluss_df.lake.paimon_writing.commit import latest_snapshot, read_said
+from fluss_df.lake.paimon_writing.commit import commit_snapshot, latest_snapshot, read_said
 from fluss_df.lake.paimon_writing.compaction import compact
 from fluss_df.lake.paimon_writing.upkeep import PaimonUpkeep
 from tests.lake.test_paimon_writing import PROPERTIES, Lake, some
@@ -187,13 +187,11 @@ def test_a_lost_race_gives_up_and_deletes_its_own_files(
     for number in range(8):
         lake.commit(lake.changes([(0, {"id": number, "v": ""})], number) if kind == "keys"
                     else lake.log(some(number, 1)))  # fmt: skip
-    real = compaction.commit_snapshot
-    before: set[Path] = set()
 
     def late(*arguments: Any) -> int:
         said = {**read_said(lake.table, 8), "id": 9, "commitKind": "COMPACT", "commitUser": "other"}
         (lake.folder / "snapshot" / "snapshot-9").write_text(json.dumps(said))
-        return real(*arguments)
+        return commit_snapshot(*arguments)
 
     before = on_disk(lake)
     monkeypatch.setattr(compaction, "commit_snapshot", late)
@@ -281,7 +279,6 @@ print("ended", flush=True)
 def test_a_kill_at_any_moment_leaves_a_table_that_reads_right(tmp_path: Path) -> None:
     lake = keyed(tmp_path)
     rows = 20_000
-    choose = random.Random(KILLS)
     offset = 0
     expected: dict[int, str] = {}
     within = 0
@@ -298,7 +295,7 @@ def test_a_kill_at_any_moment_leaves_a_table_that_reads_right(tmp_path: Path) ->
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "begins\n"
-        time.sleep(choose.random() * 0.3)
+        time.sleep(0.3 * number / KILLS)  # the first at once
         process.send_signal(signal.SIGKILL)
         within += process.stdout.read() == ""
         process.wait()
