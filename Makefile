@@ -156,6 +156,7 @@ campaigns: $(STAMP)
 	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/io/test_run.py tests/io/test_run_tables.py tests/io/test_run_kills.py -k killed
 	@FLUSS_TEST_KILLS=20 "$(BIN)/python" -m pytest -o timeout=1200 tests/cli/files -k killed
 	@FLUSS_TIERING_KILLS=100 FLUSS_TIERING_HAND_OVERS=20 "$(BIN)/python" -m pytest -o timeout=7200 tests/lake/tiering/test_tiering_failures.py -k "killed or hand_overs"
+	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/lake/test_paimon_compaction.py -k kill
 	@"$(BIN)/python" -m tests.campaigns.lake_reads
 	@"$(BIN)/python" -m tests.campaigns.flink_sql
 	@"$(BIN)/python" -m tests.campaigns.flink_sql --lake paimon

@@ -17,7 +17,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.paimon.manifests import read_avro
 from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon_writing.files import NewFile
-from fluss_df.lake.paimon_writing.manifests import ManifestWriter
+from fluss_df.lake.paimon_writing.manifests import Entry, ManifestWriter
 from fluss_df.lake.paimon_writing.schema import WriteSchema
 from fluss_df.lake.rounds.offsets import COMMIT_USER
 from fluss_df.lake.rounds.tiered_lake import LakeMovedError, NotCommittedError
@@ -80,10 +80,13 @@ def commit_snapshot(
     base: int,
     files: Sequence[NewFile],
     properties: Mapping[str, str],
+    removed: Sequence[Entry] = (),
 ) -> int:
     """Commit new files on top of the snapshot that a round was planned with; return its number.
 
-    Compactions by others since then change no rows: the snapshot comes on top of them.
+    Compactions by others since then change no rows: the snapshot comes on top of them. One that
+    removes files is a compaction itself, and comes on top of the snapshot that it read or not at
+    all.
 
     Parameters
     ----------
@@ -95,22 +98,26 @@ def commit_snapshot(
         The files that come.
     properties
         For the snapshot.
+    removed
+        What manifests say of the files whose rows are in the new ones.
 
     Raises
     ------
     LakeMovedError
-        When rows were committed meanwhile.
+        When rows were committed meanwhile; for a compaction, when anything was.
     NotCommittedError
         Where a file cannot be read or written.
     """
     for _ in range(_ATTEMPTS):
         latest = latest_snapshot(table)
+        if removed and latest != base:
+            raise LakeMovedError(f"the snapshot {latest} was committed meanwhile")
         _require_same_rows(table, base, latest)
         manifests = ManifestWriter(table, schema)
         committed = False
         try:
             last = read_said(table, latest) if latest else None
-            said = _next(table, schema, manifests, last, files, properties)
+            said = _next(table, schema, manifests, last, files, properties, removed)
             _sync([*(Path(file.path) for file in files), *manifests.made])
             committed = _put(table, latest + 1, json.dumps(said, indent=2))
         except (OSError, FlussError) as error:
@@ -146,6 +153,7 @@ def _next(
     last: Said | None,
     files: Sequence[NewFile],
     properties: Mapping[str, str],
+    removed: Sequence[Entry],
 ) -> Said:
     """Write the manifests of the next snapshot; return what it says."""
     before: list[Any] = []
@@ -155,8 +163,9 @@ def _next(
     rows = [file for file in files if not file.changelog]
     changes = [file for file in files if file.changelog]
     base, base_size = manifests.list_of(manifests.merged(before))
-    delta, delta_size = manifests.list_of(manifests.added(rows))
+    delta, delta_size = manifests.list_of(manifests.changed(rows, removed))
     count = sum(file.rows for file in rows)
+    count -= sum(entry["_FILE"]["_ROW_COUNT"] for entry in removed)
     said: Said = {
         "version": _VERSION,
         "id": 1 if last is None else last["id"] + 1,
@@ -168,14 +177,14 @@ def _next(
         "changelogManifestList": None,
     }
     if changes:
-        name, size = manifests.list_of(manifests.added(changes))
+        name, size = manifests.list_of(manifests.changed(changes))
         said |= {"changelogManifestList": name, "changelogManifestListSize": size}
     kept = {} if last is None else {key: last[key] for key in _KEPT if last.get(key) is not None}
     return {
         **said,
         "commitUser": COMMIT_USER,
         "commitIdentifier": _IDENTIFIER,
-        "commitKind": "APPEND",
+        "commitKind": "COMPACT" if removed else "APPEND",
         "timeMillis": int(time.time() * 1000),
         "logOffsets": {},
         "totalRecordCount": count + (0 if last is None else last["totalRecordCount"]),

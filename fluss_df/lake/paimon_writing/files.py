@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fluss_df.errors import FlussError
@@ -146,7 +147,7 @@ class _File:
                 compression_level=files.level,
                 store_decimal_as_integer=True,
                 # as Paimon has moments of more digits than six
-                use_deprecated_int96_timestamps=_has_nanoseconds(files.schema.rows),
+                use_deprecated_int96_timestamps=has_nanoseconds(files.schema.rows),
             )
         except BaseException:
             self._stream.close()
@@ -168,6 +169,9 @@ class _File:
         sequences: tuple[int, int],
         keys: tuple[bytes, bytes] | None = None,
         deletes: int = 0,
+        *,
+        level: int = 0,
+        compacted: bool = False,
     ) -> NewFile:
         self._parquet.close()
         size = self._stream.tell()
@@ -187,13 +191,13 @@ class _File:
             "_MIN_SEQUENCE_NUMBER": sequences[0],
             "_MAX_SEQUENCE_NUMBER": sequences[1],
             "_SCHEMA_ID": schema.lake.id,
-            "_LEVEL": 0,
+            "_LEVEL": level,
             "_EXTRA_FILES": [],
             # of the clock on the wall here, as Java has it
             "_CREATION_TIME": int((time.time() + time.localtime().tm_gmtoff) * 1000),
             "_DELETE_ROW_COUNT": deletes,
             "_EMBEDDED_FILE_INDEX": None,
-            "_FILE_SOURCE": 0,
+            "_FILE_SOURCE": int(compacted),
             "_VALUE_STATS_COLS": columns,
             "_EXTERNAL_PATH": None,
             "_FIRST_ROW_ID": None,
@@ -210,7 +214,8 @@ class _File:
         discard_path(self.path)
 
 
-def _has_nanoseconds(schema: pa.Schema) -> bool:
+def has_nanoseconds(schema: pa.Schema) -> bool:
+    """Whether a column, or a part of one, has moments of more digits than six."""
     kinds = [field.type for field in schema]
     while kinds:
         kind = kinds.pop()
@@ -229,11 +234,16 @@ class LogWriter:
         Of the table.
     partition, bucket
         Where the rows are.
+    compacted
+        Whether they are of files that were there before.
     """
 
-    def __init__(self, files: PaimonFiles, partition: bytes, bucket: int) -> None:
+    def __init__(
+        self, files: PaimonFiles, partition: bytes, bucket: int, *, compacted: bool = False
+    ) -> None:
         self._files = files
         self._place = partition, bucket
+        self._compacted = compacted
         self._waiting: list[pa.Table] = []
         self._rows = self._bytes = 0
         self._file: _File | None = None
@@ -279,7 +289,8 @@ class LogWriter:
 
     def _finish(self) -> None:
         if self._file is not None:
-            self.done.append(self._file.close((self._first, self._last)))
+            span = self._first, self._last
+            self.done.append(self._file.close(span, compacted=self._compacted))
             self._file = None
 
 
@@ -361,11 +372,7 @@ class KeyedWriter:
         """Write rows that are sorted by key."""
         schema = self._files.schema
         count = len(schema.keys)
-        kinds = schema.kinds(schema.keys)
-        ends = [
-            binary_row([row_value(rows.column(at)[place]) for at in range(count)], kinds)
-            for place in (0, rows.num_rows - 1)
-        ]
+        ends = [_key(schema, rows, place) for place in (0, rows.num_rows - 1)]
         sequences = pl.Series(pl.from_arrow(rows.column(count)))
         deletes = int((pl.Series(pl.from_arrow(rows.column(count + 1))) == _DELETE).sum())
         file = _File(self._files, *self._place, changelog=changelog)
@@ -376,3 +383,81 @@ class KeyedWriter:
         except BaseException:
             file.abort()
             raise
+
+
+class MergedWriter:
+    """Writes the rows of a bucket of a primary-key table, each key once; close it for the files.
+
+    Parameters
+    ----------
+    files
+        Of the table.
+    partition, bucket
+        Where the rows are.
+    level
+        Of the files.
+    """
+
+    def __init__(self, files: PaimonFiles, partition: bytes, bucket: int, level: int) -> None:
+        self._files = files
+        self._place = partition, bucket
+        self._level = level
+        self._waiting: list[pa.Table] = []
+        self._rows = self._bytes = 0
+        self._file: _File | None = None
+        self._first = self._last = b""
+        self._sequences: list[int] = []
+        self.done: list[NewFile] = []
+
+    def write(self, rows: pa.Table) -> None:
+        """Write rows with the columns of files, whose keys rise; deletes are not among them."""
+        if not rows.num_rows:
+            return
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+        self._bytes += rows.nbytes
+        if is_a_group(self._rows, self._bytes):
+            self._flush()
+
+    def close(self) -> list[NewFile]:
+        """Finish the last file; return all files."""
+        self._flush()
+        self._finish()
+        return self.done
+
+    def abort(self) -> None:
+        """Give up: delete what was written."""
+        self._waiting = []
+        if self._file is not None:
+            self._file.abort()
+        discard(self.done)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        rows = pa.concat_tables(self._waiting)
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        schema = self._files.schema
+        if self._file is None:
+            self._file = _File(self._files, *self._place)
+            self._first = _key(schema, rows, 0)
+            self._sequences = []
+        self._last = _key(schema, rows, rows.num_rows - 1)
+        ends = pc.min_max(rows.column(len(schema.keys)))
+        self._sequences += [ends["min"].as_py(), ends["max"].as_py()]
+        self._file.write(rows)
+        if self._file.size >= self._files.target:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._file is not None:
+            span = min(self._sequences), max(self._sequences)
+            keys = self._first, self._last
+            self.done.append(self._file.close(span, keys, level=self._level, compacted=True))
+            self._file = None
+
+
+def _key(schema: WriteSchema, rows: pa.Table, place: int) -> bytes:
+    """Return the key of a row of a file."""
+    values = [row_value(rows.column(at)[place]) for at in range(len(schema.keys))]
+    return binary_row(values, schema.kinds(schema.keys))

@@ -20,6 +20,7 @@ from fluss_df.lake.paimon_writing.schema import WriteSchema
 
 _VERSION: Final = 2
 _ADD: Final = 0
+_DELETE: Final = 1
 _CODEC: Final = "zstandard"
 _RECORD: Final = "org.apache.paimon.avro.generated.record"
 # Paimon's own defaults: this number of manifests that are smaller become one
@@ -126,9 +127,10 @@ class ManifestWriter:
     made: list[Path] = field(default_factory=list)
     _id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
-    def added(self, files: Iterable[NewFile]) -> list[Entry]:
-        """Write a manifest of new files; return the lines for a list, one or none."""
-        entries = [
+    def changed(self, added: Iterable[NewFile], removed: Iterable[Entry] = ()) -> list[Entry]:
+        """Write a manifest of files that go and come; return the lines for a list, one or none."""
+        entries = [{**entry, "_KIND": _DELETE} for entry in removed]
+        entries += [
             {
                 "_VERSION": _VERSION,
                 "_KIND": _ADD,
@@ -137,7 +139,7 @@ class ManifestWriter:
                 "_TOTAL_BUCKETS": self.schema.buckets,
                 "_FILE": file.entry,
             }
-            for file in files
+            for file in added
         ]
         return [self._manifest(entries)] if entries else []
 

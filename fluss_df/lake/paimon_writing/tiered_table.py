@@ -18,6 +18,7 @@ from fluss_df.lake.paimon_writing.commit import (
     read_said,
     snapshot_numbers,
 )
+from fluss_df.lake.paimon_writing.compaction import compact
 from fluss_df.lake.paimon_writing.files import discard
 from fluss_df.lake.paimon_writing.schema import WriteSchema, write_schema
 from fluss_df.lake.paimon_writing.tasks import PaimonTaskWriter
@@ -101,6 +102,9 @@ class PaimonLake(TieredLake):
     ) -> int:
         files = [file for part in written for file in part.added]
         return commit_snapshot(self._table, self._schema, self._base, files, properties)
+
+    def compacted(self, properties: Mapping[str, str]) -> int | None:  # noqa: D102
+        return compact(self._table, self._schema, properties)
 
     def discard(self, written: Iterable[Written]) -> None:  # noqa: D102
         discard([file for part in written for file in part.added])
