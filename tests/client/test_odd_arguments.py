@@ -123,15 +123,15 @@ ROWS: dict[str, tuple[Callable[[Any], object], str]] = {
     "polars": (lambda w: w.write_pandas(pl.DataFrame({"id": [1]})), "data frame of pandas"),
     "twice": (
         lambda w: w.write_pandas(pd.DataFrame([[1, 2, "a"]], columns=["id", "id", "s"])),
-        "does not fit table fluss.log",
+        "column 'id' is in the data twice",
     ),
     "large": (
         lambda w: w.write_pandas(pd.DataFrame({"id": [2**70], "s": ["a"]})),
-        "does not fit table fluss.log",
+        "table fluss.log, column 'id': row 0: 1180591620717411303424 .int. does not fit bigint",
     ),
     "complex": (
         lambda w: w.write_pandas(pd.DataFrame({"id": [1], "s": ["a"], "z": [1j]})),
-        "does not fit table fluss.log",
+        "table fluss.log: column 'z' is none of id, s",
     ),
 }
 

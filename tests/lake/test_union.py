@@ -382,17 +382,22 @@ def test_a_catalog_that_cannot_be_reached(
         lake.create()
         lake.write(rows(0, 10, "a"))
         lake.tiered()
-        file = Path(fluss_flink_tiering.dir) / "lake" / "catalog.db"
-        aside = file.with_suffix(".aside")
+        folder = Path(fluss_flink_tiering.dir) / "lake"
+        aside = folder / "aside"
+        aside.mkdir()
         union._opened.cache_clear()
-        file.rename(aside)
+        # SQLite's log of writes and its index go with the database
+        for file in folder.glob("catalog.db*"):
+            file.rename(aside / file.name)
         try:
             with pytest.raises(FlussError, match=r"Iceberg catalog of table fluss\.unreached"):
                 lake.scan().collect()
             lake.check(lake.scan(lake=False), lake.rows)
         finally:
-            file.unlink(missing_ok=True)
-            aside.rename(file)
+            for file in folder.glob("catalog.db*"):
+                file.unlink()
+            for file in aside.iterdir():
+                file.rename(folder / file.name)
         lake.check(lake.scan(), lake.rows)
 
 

@@ -41,6 +41,8 @@ def objects(*values: Any) -> pd.Series:
 TAKEN: list[tuple[str, Any, pa.DataType, list[Any]]] = [
     ("integers with a hole", pd.Series([1.0, np.nan]), pa.int32(), [1, None]),
     ("nullable integers", pd.array([1, None], dtype="Int64"), pa.int16(), [1, None]),
+    ("floats of 64 bits", pd.Series([0.1, np.nan, np.inf]), pa.float32(),
+     [float(np.float32(0.1)), None, np.inf]),
     ("NaN is null", pd.Series([0.5, np.nan]), pa.float64(), [0.5, None]),
     ("whole days", pd.Series([DAY, pd.NaT]), pa.date32(), [DAY.date(), None]),
     ("dates", objects(DAY.date(), None), pa.date32(), [DAY.date(), None]),
@@ -68,6 +70,7 @@ REFUSED: list[tuple[str, Any, pa.DataType]] = [
     ("a decimal as days", objects(Decimal("1.25")), pa.date32()),
     ("a fraction", pd.Series([1.5]), pa.int64()),
     ("floats beyond integers", pd.Series([1e300]), pa.int64()),
+    ("floats beyond those of 32 bits", pd.Series([1e300]), pa.float32()),
     ("infinity", pd.Series([np.inf]), pa.int64()),
     ("a float as truth", pd.Series([0.5]), pa.bool_()),
     ("a number as truth", pd.Series([2]), pa.bool_()),

@@ -33,6 +33,7 @@ from fluss_df.lake.rounds.tasks import TaskWriter, WriteTask, Written
 from fluss_df.lake.rounds.tiered_lake import TieredLake
 from fluss_df.schema import TableInfo
 
+_AUTO: Final = "table.datalake.auto-compaction"
 _SCHEMA_NAME: Final = re.compile(r"schema-(\d+)")
 
 
@@ -104,6 +105,9 @@ class PaimonLake(TieredLake):
         return commit_snapshot(self._table, self._schema, self._base, files, properties)
 
     def compacted(self, properties: Mapping[str, str]) -> int | None:  # noqa: D102
+        # as Flink's service: tables may have a compaction job of Paimon's own
+        if self.info.get_properties().get(_AUTO, "false").lower() != "true":
+            return None
         return compact(self._table, self._schema, properties)
 
     def discard(self, written: Iterable[Written]) -> None:  # noqa: D102

@@ -8,7 +8,7 @@ converted by what it is, and objects as the values of rows are:
 =================== ==========================================================================
 Column of pandas    goes into
 =================== ==========================================================================
-floats              whole numbers into integers; NaN is null
+floats              whole numbers into integers, those of 64 bits rounded into FLOAT; NaN is null
 datetime64          whole days into DATE; without a zone it is UTC to TIMESTAMP_LTZ, as in rows
 objects             what a row's value goes into; None, NaN, NaT and pandas.NA are null
 others              what the same column of Arrow goes into
@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fluss_df.errors import SchemaMismatchError
 from fluss_df.record.python.rows import column_of
@@ -67,14 +68,27 @@ def _column(series: Any, column: Column, table: str) -> pa.Array | pa.ChunkedArr
             f" not go into {column.type}: {error}"
         ) from error
     root, kind = column.type.root, made.type
-    if pa.types.is_floating(kind) and pa.types.is_integer(to_arrow(column.type)):
-        return _if_same(made, pa.int64())
+    if pa.types.is_floating(kind):
+        if pa.types.is_integer(to_arrow(column.type)):
+            return _if_same(made, pa.int64())
+        if root is TypeRoot.FLOAT:
+            return _rounded(made)
     if pa.types.is_timestamp(kind) and kind.tz is None:
         if root is TypeRoot.DATE:
             return _if_same(made, pa.date32())
         if root is TypeRoot.TIMESTAMP_WITH_LOCAL_TIME_ZONE:
             return made.cast(pa.timestamp(kind.unit, "UTC"))
     return made
+
+
+def _rounded(values: pa.Array) -> pa.Array:
+    """Return floats as those of 32 bits: pandas has no others by default than those of 64.
+
+    They stay as they are, to be refused, where one is beyond what 32 bits have.
+    """
+    made = values.cast(pa.float32())
+    beyond = pc.and_(pc.is_inf(made), pc.is_finite(values))
+    return values if pc.any(beyond).as_py() else made
 
 
 def _if_same(values: pa.Array, kind: pa.DataType) -> pa.Array:
