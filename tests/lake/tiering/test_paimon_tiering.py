@@ -326,3 +326,24 @@ def test_hand_overs_to_and_from_flink(
         assert set(said(table)["properties"]) == {"fluss-offsets"}
     written(2)
     by_us()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wanted", [True, False])
+def test_small_files_are_merged_where_the_table_says_so(
+    connection: fluss.FlussConnection, paimon_tiering: LocalCluster, kind: str, wanted: bool
+) -> None:
+    auto = {"table.datalake.auto-compaction": str(wanted).lower()}
+    name = f"merged_{wanted}_{kind}".lower()
+    table = LakeTable(paimon_tiering, kind, name, {**LATER, **auto}).create()
+    for version in range(20):
+        table.write(list(range(version * 5, version * 5 + 20)), version)
+        if table.keyed:
+            table.delete([version * 5])
+        run(connection, table)
+        table.check()
+    snapshots = [json.loads(f.read_bytes()) for f in table.paimon().glob("snapshot/snapshot-*")]
+    merged = [one for one in snapshots if one["commitKind"] == "COMPACT"]
+    assert bool(merged) is wanted
+    # what the coordinator knows of goes on
+    assert table.tiered() == table.ends()
