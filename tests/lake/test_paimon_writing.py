@@ -27,7 +27,12 @@ from fluss_df.lake.paimon.manifests import live_entries, read_avro
 from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon.types import FieldType, field_type
 from fluss_df.lake.paimon_writing import upkeep
-from fluss_df.lake.paimon_writing.commit import commit_snapshot, latest_snapshot, read_said
+from fluss_df.lake.paimon_writing.commit import (
+    OutcomeUnknownError,
+    commit_snapshot,
+    latest_snapshot,
+    read_said,
+)
 from fluss_df.lake.paimon_writing.files import (
     KeyedWriter,
     LogWriter,
@@ -358,6 +363,29 @@ def test_a_link_whose_answer_was_lost_counts(
     assert lake.commit(lake.log(some(0, 10))) == 1
     assert lake.commit(lake.log(some(10, 10))) == 2
     assert lake.ids() == list(range(20))
+
+
+def test_a_snapshot_of_which_the_storage_does_not_say_whether_it_is_there_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path)
+    link, read = os.link, Path.read_text
+
+    def unanswered(source: Any, target: Any) -> None:
+        link(source, target)
+        raise OSError(errno.EIO, "no answer")
+
+    def unread(path: Path, *args: Any, **options: Any) -> str:
+        if path.name.startswith("snapshot-"):
+            raise OSError(errno.EIO, "no answer")
+        return read(path, *args, **options)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "link", unanswered)
+        broken.setattr(Path, "read_text", unread)
+        with pytest.raises(OutcomeUnknownError, match="snapshot-1: .*no answer"):
+            lake.commit(lake.log(some(0, 10)))
+    assert lake.ids() == list(range(10))
 
 
 # ---- upkeep

@@ -56,6 +56,10 @@ def snapshot_numbers(table: TableFiles) -> Iterator[int]:
             yield int(found[1])
 
 
+class OutcomeUnknownError(Exception):
+    """The storage failed while a snapshot was made, and does not say whether it is there."""
+
+
 def read_said(table: TableFiles, number: int) -> Said:
     """Return what a snapshot says of itself.
 
@@ -107,6 +111,8 @@ def commit_snapshot(
         When rows were committed meanwhile; for a compaction, when anything was.
     NotCommittedError
         Where a file cannot be read or written.
+    OutcomeUnknownError
+        Where the storage does not say whether the snapshot is there: its files stay.
     """
     for _ in range(_ATTEMPTS):
         latest = latest_snapshot(table)
@@ -114,18 +120,21 @@ def commit_snapshot(
             raise LakeMovedError(f"the snapshot {latest} was committed meanwhile")
         _require_same_rows(table, base, latest)
         manifests = ManifestWriter(table, schema)
-        committed = False
+        committed = unknown = False
         try:
             last = read_said(table, latest) if latest else None
             said = _next(table, schema, manifests, last, files, properties, removed)
             _sync([*(Path(file.path) for file in files), *manifests.made])
             committed = _put(table, latest + 1, json.dumps(said, indent=2))
+        except OutcomeUnknownError:
+            unknown = True
+            raise
         except (OSError, FlussError) as error:
             raise NotCommittedError(
                 f"lake table {table.path}: its snapshot {latest + 1} cannot be written: {error}"
             ) from error
         finally:
-            if not committed:
+            if not committed and not unknown:
                 for path in manifests.made:
                     with contextlib.suppress(OSError):
                         path.unlink()
@@ -213,6 +222,8 @@ def _put(table: TableFiles, number: int, text: str) -> bool:
     ------
     OSError
         Where it cannot be made.
+    OutcomeUnknownError
+        Where it cannot be read whether it was made.
     """
     path = Path(table.at(f"snapshot/snapshot-{number}"))
     path.parent.mkdir(exist_ok=True)
@@ -224,11 +235,14 @@ def _put(table: TableFiles, number: int, text: str) -> bool:
             os.fsync(stream.fileno())
         os.link(whole, path)
         sync_folder(path.parent)
-    except OSError:
+    except OSError as error:
         # a storage whose answer was lost says of our own file that it is there
-        with contextlib.suppress(OSError):
+        try:
             return path.read_text(encoding="utf-8") == text
-        raise
+        except FileNotFoundError:
+            raise error from None
+        except OSError as unread:
+            raise OutcomeUnknownError(f"{path}: {error}; {unread}") from error
     finally:
         with contextlib.suppress(OSError):
             whole.unlink()
