@@ -383,7 +383,7 @@ def test_a_snapshot_of_which_the_storage_does_not_say_whether_it_is_there_keeps_
     with monkeypatch.context() as broken:
         broken.setattr(os, "link", unanswered)
         broken.setattr(Path, "read_text", unread)
-        with pytest.raises(OutcomeUnknownError, match="snapshot-1: .*no answer"):
+        with pytest.raises(OutcomeUnknownError, match=r"snapshot-1: .*no answer"):
             lake.commit(lake.log(some(0, 10)))
     assert lake.ids() == list(range(10))
 
