@@ -342,8 +342,15 @@ def test_a_scan_while_partitions_come(tables: Tables) -> None:
 def test_a_read_of_first_rows_that_failed_is_not_an_empty_one(tables: Tables) -> None:
     table = tables(SCHEMA, ["id"], bucket_count=1)
     bucket = fluss.TableBucket(table.get_table_info().table_id, 0)
-    scanner = table.new_scan().limit(3).create_bucket_batch_scanner(bucket)
     tables.connection.get_admin().drop_table(table.get_table_path())
-    for _ in range(2):
-        with pytest.raises(FlussError):
+    deadline = time.monotonic() + 30
+    while True:
+        scanner = table.new_scan().limit(3).create_bucket_batch_scanner(bucket)
+        try:
             scanner.to_arrow()
+        except FlussError:
+            break
+        # a tablet server has a table for a moment after the coordinator dropped it
+        assert time.monotonic() < deadline
+    with pytest.raises(FlussError):
+        scanner.to_arrow()

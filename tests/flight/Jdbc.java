@@ -63,7 +63,7 @@ public class Jdbc {
                 "COLUMN_NAME", "KEY_SEQ"));
             step("pattern", () -> show(
                 "pattern",
-                about.getTables("fluss", connection.getSchema(), table.substring(0, 3) + "%" , new String[] {"TABLE"}),
+                about.getTables("fluss", connection.getSchema(), table.substring(0, table.length() - 1) + "_", new String[] {"TABLE"}),
                 "TABLE_NAME"));
             step("types of SQL", () -> show("types of SQL", about.getTypeInfo(), "TYPE_NAME", "DATA_TYPE"));
             step("indexes", () -> show(

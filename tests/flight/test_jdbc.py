@@ -65,7 +65,7 @@ def expected(name: str, database: str) -> list[str]:
         "keys ends",
         f"pattern|{name}",
         "pattern ends",
-        # the driver has no answer to these, and asks nobody
+        # without rows, and without an error
         "types of SQL ends",
         "indexes ends",
         "procedures ends",
