@@ -74,6 +74,20 @@ def test_a_lake_table_is_made_although_another_writes_the_catalog(
         assert connection.get_admin().table_exists(fluss.TablePath("fluss", "made_while_locked"))
 
 
+def test_tables_are_made_in_a_catalog_that_a_coordinator_found(
+    fluss_cluster_factory: ClusterFactory, tmp_path: Path
+) -> None:
+    """Others wrote the catalog since the coordinator, which starts a second time, looked at it."""
+    with fluss_cluster_factory(dir=tmp_path / "cluster", datalake="iceberg"):
+        pass
+    with fluss_cluster_factory(dir=tmp_path / "cluster", datalake="iceberg") as cluster:
+        for number in range(3):
+            with closing(sqlite3.connect(cluster.dir / "lake" / "catalog.db")) as other, other:
+                row = "other", f"of_{number}", "key", "value"
+                other.execute("INSERT INTO iceberg_namespace_properties VALUES (?, ?, ?, ?)", row)
+            lake_table(cluster, f"made_{number}")
+
+
 def test_paimon_keeps_its_tables_in_files(fluss_cluster_factory: ClusterFactory) -> None:
     with fluss_cluster_factory(datalake="paimon") as cluster:
         lake_table(cluster, "in_paimon")

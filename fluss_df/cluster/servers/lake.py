@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from pathlib import Path
 
 from fluss_df.cluster.errors import ClusterError
@@ -74,8 +76,11 @@ def lake_options(folder: Folder, datalake: str | None) -> dict[str, str]:
             "uri": f"jdbc:sqlite:{folder.lake / 'catalog.db'}",
             "warehouse": str(folder.lake / "warehouse"),
             "jdbc.schema-version": "V1",
-            # of SQLite's driver: by default it waits three seconds for another process, and the
-            # coordinator then says "Unknown failure" of a table to be created on a busy machine
+            # Where the catalog is there already, Iceberg's look whether it is leaves its answer
+            # open: with it the coordinator reads the catalog as it was then, and cannot write it
+            # any more ("Unknown failure" of a table to be created). So it does not look.
+            "jdbc.init-catalog-tables": "false",
+            # of SQLite's driver, which waits three seconds for another process by default
             "jdbc.busy_timeout": "60000",
             # readers and a writer do not wait for each other, nor each commit for the disk
             "jdbc.journal_mode": "WAL",
@@ -90,12 +95,32 @@ def lake_options(folder: Folder, datalake: str | None) -> dict[str, str]:
     }
 
 
+def _make_catalog(file: Path) -> None:
+    """Make the tables of an Iceberg catalog, in the form of version 1, where they are missing."""
+    name = "VARCHAR(255) NOT NULL"
+    path = "VARCHAR(1000)"
+    with contextlib.closing(sqlite3.connect(file, timeout=60)) as catalog, catalog:
+        catalog.execute(
+            f"CREATE TABLE IF NOT EXISTS iceberg_tables (catalog_name {name},"
+            f" table_namespace {name}, table_name {name}, metadata_location {path},"
+            f" previous_metadata_location {path}, iceberg_type VARCHAR(5),"
+            " PRIMARY KEY (catalog_name, table_namespace, table_name))"
+        )
+        catalog.execute(
+            f"CREATE TABLE IF NOT EXISTS iceberg_namespace_properties (catalog_name {name},"
+            f" namespace {name}, property_key {name}, property_value {path},"
+            " PRIMARY KEY (catalog_name, namespace, property_key))"
+        )
+
+
 def link_plugins(folder: Folder, datalake: str) -> dict[str, str]:
     """Make the folder of plugins; return the environment variable that names it to servers.
 
     The user's own plugins, of the same variable, are among them.
     """
     (folder.lake / "warehouse").mkdir(parents=True, exist_ok=True)
+    if datalake == "iceberg":
+        _make_catalog(folder.lake / "catalog.db")
     plugins = folder.plugins
     plugins.mkdir(exist_ok=True)
     own = os.environ.get(_PLUGINS_VARIABLE)
