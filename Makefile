@@ -29,7 +29,7 @@ help:
 	@echo "make demo         a tour of fluss_df in the terminal"
 	@echo "make pipeline     flights through Fluss and Spark, held against Polars (Java 17+; PIPELINE_ARGS)"
 	@echo "make test         the tests, but for the slow ones; those on a real Fluss server need Java 11+, and Maven once"
-	@echo "make test-all     every test, by WORKERS=4 side by side, as CI runs them (twice as long)"
+	@echo "make test-all     every test, by WORKERS=4 side by side, as CI runs them (much longer)"
 	@echo "make quick        the tests of a minute, without Java: records, protocol, pushdown, writers, the house"
 	@echo "make matrix       each Python of this machine, with the oldest and the newest dependencies (MATRIX_ARGS)"
 	@echo "make test-ui      tests of the console, those in a real browser too; needs Chromium"

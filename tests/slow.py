@@ -1,6 +1,6 @@
-"""The tests that ``make test`` leaves to ``make test-all``: few, and half of the time.
+"""The tests that ``make test`` leaves to ``make test-all``: few, and two fifths of the time.
 
-One test in forty takes as long as all others together. Those that are repetitions stand here: of
+A few hundred tests take as long as all others together. Those that are repetitions stand here: of
 each a shorter test of the same behaviour, or the same with another front end, another lake or the
 embedded engine, runs in ``make test``. Before a change lands all run (``.ci/run``).
 """
