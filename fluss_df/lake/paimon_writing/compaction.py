@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import pyarrow as pa
+
 from fluss_df.lake.paimon.binary_rows import value_at
 from fluss_df.lake.paimon.manifests import live_entries, schema_of
 from fluss_df.lake.paimon.partitions import Partitions
@@ -18,11 +20,11 @@ from fluss_df.lake.paimon_writing.files import (
     NewFile,
     PaimonFiles,
     discard,
-    has_nanoseconds,
 )
 from fluss_df.lake.paimon_writing.manifests import Entry
 from fluss_df.lake.paimon_writing.merging import file_batches, merged
 from fluss_df.lake.paimon_writing.schema import WriteSchema
+from fluss_df.lake.rounds.lake_rows import has_nanoseconds
 from fluss_df.lake.rounds.offsets import COMMIT_USER
 from fluss_df.lake.rounds.tiered_lake import LakeMovedError
 
@@ -98,7 +100,7 @@ def _left_alone(schema: WriteSchema, said: Mapping[str, Any]) -> bool:
         or bool(said.get("indexManifest"))
         # of Parquet's moments of twelve bytes Arrow reads those that nanoseconds reach, and others
         # as wrong ones, without an error
-        or has_nanoseconds(schema.rows)
+        or has_nanoseconds(pa.struct(schema.rows))
         # their changes are made by Paimon's own compaction
         or (schema.keyed and options.get("changelog-producer", "none") not in ("none", "input"))
     )

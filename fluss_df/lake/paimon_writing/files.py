@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon_writing.rows import binary_row
 from fluss_df.lake.paimon_writing.schema import WriteSchema
 from fluss_df.lake.paimon_writing.statistics import Statistics, row_value
-from fluss_df.lake.rounds.lake_rows import is_a_group, write_groups
+from fluss_df.lake.rounds.lake_rows import has_nanoseconds, is_a_group, write_groups
 
 _TARGET_OPTION: Final = "target-file-size"
 # Paimon's own defaults: of primary-key tables and of others
@@ -147,7 +148,7 @@ class _File:
                 compression_level=files.level,
                 store_decimal_as_integer=True,
                 # as Paimon has moments of more digits than six
-                use_deprecated_int96_timestamps=has_nanoseconds(files.schema.rows),
+                use_deprecated_int96_timestamps=has_nanoseconds(pa.struct(files.schema.rows)),
             )
         except BaseException:
             self._stream.close()
@@ -214,19 +215,8 @@ class _File:
         discard_path(self.path)
 
 
-def has_nanoseconds(schema: pa.Schema) -> bool:
-    """Whether a column, or a part of one, has moments of more digits than six."""
-    kinds = [field.type for field in schema]
-    while kinds:
-        kind = kinds.pop()
-        if pa.types.is_timestamp(kind) and kind.unit == "ns":
-            return True
-        kinds += [kind.field(at).type for at in range(kind.num_fields)]
-    return False
-
-
-class LogWriter:
-    """Writes the rows of a bucket of a log table, file after file; close it to have the files.
+class _RolledWriter(ABC):
+    """Writes the rows of a bucket in row groups, file after file.
 
     Parameters
     ----------
@@ -234,29 +224,24 @@ class LogWriter:
         Of the table.
     partition, bucket
         Where the rows are.
-    compacted
-        Whether they are of files that were there before.
     """
 
-    def __init__(
-        self, files: PaimonFiles, partition: bytes, bucket: int, *, compacted: bool = False
-    ) -> None:
+    def __init__(self, files: PaimonFiles, partition: bytes, bucket: int) -> None:
         self._files = files
         self._place = partition, bucket
-        self._compacted = compacted
         self._waiting: list[pa.Table] = []
         self._rows = self._bytes = 0
         self._file: _File | None = None
-        self._first = self._last = 0
         self.done: list[NewFile] = []
 
-    def write(self, rows: pa.Table, first: int, last: int) -> None:
-        """Write rows of the table; ``first`` and ``last`` are their offsets."""
-        if not rows.num_rows:
-            return
-        if self._file is None and not self._waiting:
-            self._first = first
-        self._last = last
+    @abstractmethod
+    def _closed(self, file: _File) -> NewFile:
+        """Close a file with what is known of its rows."""
+
+    def _note(self, rows: pa.Table, begins: bool) -> None:  # noqa: B027 - not all have to
+        """Take note of the rows that are written next, which may begin a file."""
+
+    def _add(self, rows: pa.Table) -> None:
         self._waiting.append(rows)
         self._rows += rows.num_rows
         self._bytes += rows.nbytes
@@ -281,17 +266,51 @@ class LogWriter:
             return
         rows = pa.concat_tables(self._waiting)
         self._waiting, self._rows, self._bytes = [], 0, 0
+        begins = self._file is None
         if self._file is None:
             self._file = _File(self._files, *self._place)
+        self._note(rows, begins)
         self._file.write(rows)
         if self._file.size >= self._files.target:
             self._finish()
 
     def _finish(self) -> None:
         if self._file is not None:
-            span = self._first, self._last
-            self.done.append(self._file.close(span, compacted=self._compacted))
+            self.done.append(self._closed(self._file))
             self._file = None
+
+
+class LogWriter(_RolledWriter):
+    """Writes the rows of a bucket of a log table, file after file; close it to have the files.
+
+    Parameters
+    ----------
+    files
+        Of the table.
+    partition, bucket
+        Where the rows are.
+    compacted
+        Whether they are of files that were there before.
+    """
+
+    def __init__(
+        self, files: PaimonFiles, partition: bytes, bucket: int, *, compacted: bool = False
+    ) -> None:
+        super().__init__(files, partition, bucket)
+        self._compacted = compacted
+        self._first = self._last = 0
+
+    def write(self, rows: pa.Table, first: int, last: int) -> None:
+        """Write rows of the table; ``first`` and ``last`` are their offsets."""
+        if not rows.num_rows:
+            return
+        if self._file is None and not self._waiting:
+            self._first = first
+        self._last = last
+        self._add(rows)
+
+    def _closed(self, file: _File) -> NewFile:
+        return file.close((self._first, self._last), compacted=self._compacted)
 
 
 class KeyedWriter:
@@ -385,7 +404,7 @@ class KeyedWriter:
             raise
 
 
-class MergedWriter:
+class MergedWriter(_RolledWriter):
     """Writes the rows of a bucket of a primary-key table, each key once; close it for the files.
 
     Parameters
@@ -399,62 +418,28 @@ class MergedWriter:
     """
 
     def __init__(self, files: PaimonFiles, partition: bytes, bucket: int, level: int) -> None:
-        self._files = files
-        self._place = partition, bucket
+        super().__init__(files, partition, bucket)
         self._level = level
-        self._waiting: list[pa.Table] = []
-        self._rows = self._bytes = 0
-        self._file: _File | None = None
         self._first = self._last = b""
         self._sequences: list[int] = []
-        self.done: list[NewFile] = []
 
     def write(self, rows: pa.Table) -> None:
         """Write rows with the columns of files, whose keys rise; deletes are not among them."""
-        if not rows.num_rows:
-            return
-        self._waiting.append(rows)
-        self._rows += rows.num_rows
-        self._bytes += rows.nbytes
-        if is_a_group(self._rows, self._bytes):
-            self._flush()
+        if rows.num_rows:
+            self._add(rows)
 
-    def close(self) -> list[NewFile]:
-        """Finish the last file; return all files."""
-        self._flush()
-        self._finish()
-        return self.done
-
-    def abort(self) -> None:
-        """Give up: delete what was written."""
-        self._waiting = []
-        if self._file is not None:
-            self._file.abort()
-        discard(self.done)
-
-    def _flush(self) -> None:
-        if not self._waiting:
-            return
-        rows = pa.concat_tables(self._waiting)
-        self._waiting, self._rows, self._bytes = [], 0, 0
+    def _note(self, rows: pa.Table, begins: bool) -> None:
         schema = self._files.schema
-        if self._file is None:
-            self._file = _File(self._files, *self._place)
+        if begins:
             self._first = _key(schema, rows, 0)
             self._sequences = []
         self._last = _key(schema, rows, rows.num_rows - 1)
         ends = pc.min_max(rows.column(len(schema.keys)))
         self._sequences += [ends["min"].as_py(), ends["max"].as_py()]
-        self._file.write(rows)
-        if self._file.size >= self._files.target:
-            self._finish()
 
-    def _finish(self) -> None:
-        if self._file is not None:
-            span = min(self._sequences), max(self._sequences)
-            keys = self._first, self._last
-            self.done.append(self._file.close(span, keys, level=self._level, compacted=True))
-            self._file = None
+    def _closed(self, file: _File) -> NewFile:
+        span = min(self._sequences), max(self._sequences)
+        return file.close(span, (self._first, self._last), level=self._level, compacted=True)
 
 
 def _key(schema: WriteSchema, rows: pa.Table, place: int) -> bytes:

@@ -86,7 +86,7 @@ def lake_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
     Raises pyarrow.ArrowInvalid for a moment that is too far away to be counted in microseconds.
     """
-    if _has_nanoseconds(column.type):
+    if has_nanoseconds(column.type):
         chunks = [_in_microseconds(chunk, kind) for chunk in column.chunks]
         if chunks:
             column = pa.chunked_array(chunks)
@@ -95,10 +95,11 @@ def lake_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     return column.cast(options=options)
 
 
-def _has_nanoseconds(kind: pa.DataType) -> bool:
+def has_nanoseconds(kind: pa.DataType) -> bool:
+    """Whether a type is one of moments in nanoseconds, or has such a part."""
     if pa.types.is_timestamp(kind):
         return bool(kind.unit == "ns")
-    return any(_has_nanoseconds(kind.field(at).type) for at in range(kind.num_fields))
+    return any(has_nanoseconds(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def _in_microseconds(values: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -116,7 +117,7 @@ def _in_microseconds(values: pa.Array, kind: pa.DataType) -> pa.Array:
         # nobody could have it in nanoseconds again
         floor = pc.max_element_wise(floor, _LEAST_MICROSECOND, skip_nulls=False)
         return floor.view(pa.timestamp("us", own.tz))
-    if not _has_nanoseconds(own):
+    if not has_nanoseconds(own):
         return values
     # parts of arrays that begin in the middle of others
     values = values.take(pa.array(np.arange(len(values))))
