@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 from fluss_df.errors import ErrorCode, FlussError
@@ -36,6 +37,29 @@ def open_snapshot(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
             " Fluss itself has",
             code,
         ) from error
+
+
+def snapshot_mark(info: TableInfo, snapshot_id: int) -> Hashable:
+    """Return what tells a snapshot from another that had its number before.
+
+    Paimon counts its snapshots: a table that was rolled back, or made again, gives a number twice.
+    So does Lance where a dataset is made again. Iceberg's ids are random: None.
+
+    Raises
+    ------
+    FlussError
+        As of :func:`open_snapshot`.
+    """
+    options = lake_options(info)
+    if options.format == "paimon":
+        from fluss_df.lake.paimon.storage import TableFiles
+
+        return TableFiles(options).snapshot_mark(snapshot_id)
+    if options.format == "lance":
+        from fluss_df.lake.lance.snapshot import dataset_mark
+
+        return dataset_mark(options)
+    return None
 
 
 def _opened(info: TableInfo, options: LakeOptions, snapshot_id: int) -> LakeSnapshotFiles[Any]:

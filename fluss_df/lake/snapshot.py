@@ -89,7 +89,14 @@ class LakeSnapshotFiles(ABC, Generic[F]):
         return [(file,) for file in files]
 
     def at(self, paths: Collection[str]) -> list[F]:
-        """Return the files of these paths."""
+        """Return the files of these paths.
+
+        Raises ``LAKE_SNAPSHOT_NOT_EXIST`` where the snapshot has no such file: the lake table was
+        rolled back, or made again, after a query was planned.
+        """
+        lost = sorted({*paths} - {file.path for file in self.files})
+        if lost:
+            raise file_gone(self.path, lost[0])
         return [file for file in self.files if file.path in paths]
 
     def require_there(

@@ -363,6 +363,35 @@ def test_files_that_are_left_out_have_no_wanted_rows(
     assert left_out > 20 * rounds
 
 
+def test_a_number_that_comes_again_after_a_rollback(
+    paimon_tiering: LocalCluster, connection: fluss.FlussConnection
+) -> None:
+    table = created(paimon_tiering, connection, "rolled", bucket_count=1)
+    table.write(numbers(0, 10, 1))
+    table.in_lake(10)
+    before = newest(table.folder)
+    table.write(numbers(10, 25, 1))
+    table.in_lake(25)
+    last = newest(table.folder)
+    info = connection.get_admin().get_table_info(table.path)
+    planned = {file.path for file in union.opened_lake(info, last).files}
+    assert table.lake().collect().height == 25
+    # as after a rollback, and a commit that gave the same number to other files
+    first = json.loads((table.folder / "snapshot" / f"snapshot-{before}").read_text())
+    again = table.folder / "snapshot" / f"snapshot-{last}"
+    kept = again.read_bytes()
+    again.write_text(json.dumps(first | {"id": last}))
+    try:
+        assert table.lake().collect().height == 10
+        # Spark's tasks look for the files that a query was planned with
+        with pytest.raises(FlussError, match=r"fluss\.rolled: the file .* gone") as told:
+            union.opened_lake(info, last).at(planned)
+        assert told.value.error_code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST
+    finally:
+        again.write_bytes(kept)
+    assert table.lake().collect().height == 25
+
+
 # ---- what is wrong
 
 

@@ -252,7 +252,8 @@ class LogFetcher:
             )
         if code in STALE_METADATA:
             self._cluster.forget_leader(position.bucket)
-        self.postpone(position, error)
+        unknown = code == ErrorCode.UNKNOWN_SERVER_ERROR and position.retry.unknown()
+        self.postpone(position, error, transient=unknown)
 
     def failed(self, positions: Sequence[Position], error: FlussError) -> None:
         """Take note that a request failed as a whole: retry it later, or raise its error."""

@@ -17,6 +17,12 @@ from fluss_df.record.log.checked import CheckedColumns
 # how many times in a row an answer that cannot be read is asked for again
 _MOST_BROKEN = 2
 
+# How many times in a row a fetch that failed on the server for a reason of its own is tried again.
+# A server of 0.9.1 that deletes a segment which has moved to remote storage answers -1
+# "ClosedChannelException" to who reads it at this moment; the next fetch is sent to remote storage.
+# The official clients go on after -1 for ever.
+_MOST_UNKNOWN = 8
+
 # While a segment moves to remote storage, a server of 1.0 calls its offsets out of range for about
 # 40 ms. So an offset counts as out of range only when the server says so for this time.
 _OUT_OF_RANGE_S = 0.5
@@ -82,6 +88,7 @@ class RetryState:
     _backoff: Backoff | None = None
     _out_since: float | None = None
     _broken: int = 0
+    _unknown: int = 0
     _remote_failed_at: int | None = None
 
     def readable(self) -> None:
@@ -91,6 +98,7 @@ class RetryState:
     def progressed(self) -> None:
         """Take note of rows or remote segments: the next pause is the shortest again."""
         self._backoff = self._out_since = None
+        self._unknown = 0
 
     def postpone(self, timeout_ms: float) -> bool:
         """Set the next pause, longer than the last; False if ``timeout_ms`` have passed since."""
@@ -105,6 +113,11 @@ class RetryState:
         """Take note of an answer that cannot be read; return whether to ask again."""
         self._broken += 1
         return self._broken <= _MOST_BROKEN
+
+    def unknown(self) -> bool:
+        """Take note that the server failed, and did not say how; return whether to ask again."""
+        self._unknown += 1
+        return self._unknown <= _MOST_UNKNOWN
 
     def out_of_range(self) -> bool:
         """Take note that the server does not know the offset; return whether to ask again."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from fluss_df.io.base.names import exact
 from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.planning import ask_bounds, check_schema, chosen_buckets, partitions_of
 from fluss_df.io.source import Halves, PartitionChoice, ScanSource, choose_partitions
-from fluss_df.lake.formats import open_snapshot
+from fluss_df.lake.formats import open_snapshot, snapshot_mark
 from fluss_df.lake.options import BUCKET, OFFSET, TIMESTAMP, is_lake_table
 from fluss_df.lake.snapshot import DataFile, LakeSnapshotFiles, file_gone
 from fluss_df.metadata import (
@@ -128,7 +128,7 @@ def _require_rows_in_fluss(source: ScanSource, info: TableInfo) -> None:
 
 def opened_lake(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
     """Return what a snapshot of the lake table of a table is made of."""
-    return _opened(_Key(info), snapshot_id)
+    return _opened(_Key(info), snapshot_id, snapshot_mark(info, snapshot_id))
 
 
 class _Key:
@@ -143,7 +143,7 @@ class _Key:
     def __eq__(self, other: object) -> bool:
         mine = self.info
         return isinstance(other, _Key) and (
-            # a server that begins again gives the same ids again, and Paimon's snapshots have, too
+            # a server that begins again gives the same ids again
             (
                 mine.table_path,
                 mine.table_id,
@@ -162,8 +162,8 @@ class _Key:
 
 
 @functools.lru_cache(maxsize=32)
-def _opened(key: _Key, snapshot_id: int) -> LakeSnapshotFiles[Any]:
-    """Return the files of a snapshot, which never change."""
+def _opened(key: _Key, snapshot_id: int, mark: Hashable) -> LakeSnapshotFiles[Any]:
+    """Return the files of a snapshot, which never change while its mark is the same."""
     return open_snapshot(key.info, snapshot_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -131,8 +132,7 @@ def open_lance(info: TableInfo, options: LakeOptions, snapshot_id: int) -> Lance
             f" it, or pass lake=False for what Fluss itself has ({error})"
         ) from error
     names = options.path
-    warehouse = local_path(options.properties.get("warehouse", "")).rstrip("/")
-    place = f"{warehouse}/{names.database_name}/{names.table_name}.lance"
+    place = _place(options)
     if place.startswith("/") and not Path(place).is_dir():
         raise FlussError(
             f"table {names} is not in its Lance warehouse: there is no {place}: was it dropped or"
@@ -151,6 +151,24 @@ def open_lance(info: TableInfo, options: LakeOptions, snapshot_id: int) -> Lance
         ) from error
     zoned = [c.name for c in info.schema.columns if c.type.root.name.endswith("LOCAL_TIME_ZONE")]
     return LanceSnapshot(names, dataset, list(_files(info, dataset, place)), zoned)
+
+
+def _place(options: LakeOptions) -> str:
+    names = options.path
+    warehouse = local_path(options.properties.get("warehouse", "")).rstrip("/")
+    return f"{warehouse}/{names.database_name}/{names.table_name}.lance"
+
+
+def dataset_mark(options: LakeOptions) -> tuple[int, int] | None:
+    """Return what tells a dataset of a local folder from one that was made again there.
+
+    What is written later changes the folders in its folder, and not the folder itself.
+    """
+    try:
+        found = os.stat(_place(options))
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _files(info: TableInfo, dataset: Any, place: str) -> Iterator[LanceFile]:

@@ -79,6 +79,14 @@ class TableFiles:
         """Whether there is such a file."""
         return Path(self.at(name)).is_file()
 
+    def snapshot_mark(self, number: int) -> bytes | None:
+        """Return all that a snapshot says of itself; None where it is not there.
+
+        It names files whose names nobody else has, so that no other snapshot says the same.
+        """
+        name = f"snapshot/snapshot-{number}"
+        return self.read(name) if self.there(name) else None
+
     def damaged(self, name: str, error: Exception) -> FlussError:
         """Return the error for a file that is not what it should be."""
         return FlussError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df.client.fetch import fetcher
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.errors import FlussError, NetworkError
+from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
 
 ROWS = list(range(10))
@@ -89,3 +90,22 @@ def test_batches_from_before_the_offset_are_not_taken_for_ever(
     answered(change)
     with pytest.raises(FlussError, match="up to offset 5 where offset 5 was asked for"):
         read(table)
+
+
+def test_a_failure_that_the_server_does_not_name_passes_or_is_told(
+    table: fluss.FlussTable, answered: Callable[[Answers], None]
+) -> None:
+    def failed(buckets: list[FetchedBucket]) -> list[FetchedBucket]:
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        return [
+            replace(one, error_code=code, error_message="ClosedChannel", records=None)
+            for one in buckets
+        ]
+
+    # as 0.9.1 answers while it deletes a segment that moved to remote storage
+    answered(lambda buckets, call: failed(buckets) if call < 4 else buckets)
+    assert read(table) == ROWS
+    answered(lambda buckets, call: failed(buckets))
+    with pytest.raises(FlussError, match="ClosedChannel") as told:
+        read(table)
+    assert told.value.error_code == ErrorCode.UNKNOWN_SERVER_ERROR

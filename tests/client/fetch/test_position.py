@@ -107,6 +107,13 @@ def test_progress_does_not_forget_broken_answers() -> None:
     assert not retry.unreadable()
 
 
+def test_failures_that_a_server_does_not_name_are_asked_again_for_a_while() -> None:
+    retry = RetryState()
+    assert [retry.unknown() for _ in range(9)] == [True] * 8 + [False]
+    retry.progressed()
+    assert retry.unknown()
+
+
 def test_remote_storage_is_given_a_second_chance_at_an_offset() -> None:
     retry = RetryState()
     assert retry.remote_failed(5)
