@@ -40,6 +40,8 @@ class S3Store:
     ----------
     requests
         Requests of clients for ``.log`` files: those signed with a session's credentials.
+    most_at_once
+        How many of them were answered at the same time at most.
     latency_s
         How long each of them takes at least.
     refuse
@@ -56,6 +58,7 @@ class S3Store:
         self._lock = threading.Lock()
         self.address = f"127.0.0.1:{self._server.port}"
         self.requests: list[Request] = []
+        self.most_at_once = self._at_once = 0
         self.latency_s = 0.0
         self.refuse = 0
         self.token_lives_s: float | None = None
@@ -74,6 +77,7 @@ class S3Store:
         """Forget what was seen, and answer at once again."""
         self.latency_s, self.refuse, self.token_lives_s = 0.0, 0, None
         self.requests.clear()
+        self.most_at_once = 0
 
     def files(self) -> fs.S3FileSystem:
         """Return the store as a file system."""
@@ -111,7 +115,11 @@ class S3Store:
                 refused = self.refuse != 0
                 if self.refuse > 0:
                     self.refuse -= 1
+                self._at_once += 1
+                self.most_at_once = max(self.most_at_once, self._at_once)
             time.sleep(self.latency_s)
+            with self._lock:
+                self._at_once -= 1
             if refused:
                 return self._refuse(environ, start)
         body = self._moto(environ, start)
