@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -21,6 +22,7 @@ from fluss_df.lake.paimon_writing import compaction, merging
 from fluss_df.lake.paimon_writing.commit import commit_snapshot, latest_snapshot, read_said
 from fluss_df.lake.paimon_writing.compaction import compact
 from fluss_df.lake.paimon_writing.upkeep import PaimonUpkeep
+from fluss_df.lake.rounds.tiered_lake import NotCommittedError
 from tests.lake.test_paimon_writing import PROPERTIES, Lake, some
 
 KEYED: Any = [("id", "BIGINT NOT NULL"), ("v", "STRING")]
@@ -199,6 +201,41 @@ def test_a_lost_race_gives_up_and_deletes_its_own_files(
     assert {path.name for path in on_disk(lake) - before} == {"snapshot-9"}
     assert before <= on_disk(lake)
     assert lake.ids() == list(range(8))
+
+
+def test_one_that_surely_failed_deletes_its_own_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = keyed(tmp_path)
+    fill(lake)
+    before = on_disk(lake)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", full)
+        with pytest.raises(NotCommittedError, match="No space left"):
+            compacted(lake)
+    assert on_disk(lake) == before
+    assert compacted(lake) == 9
+
+
+def test_a_table_that_was_rolled_back_meanwhile_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = keyed(tmp_path)
+    fill(lake)
+
+    def late(*arguments: Any) -> int:
+        # and its number came again, with another row
+        (lake.folder / "snapshot" / "snapshot-8").unlink()
+        assert lake.commit(lake.changes([(0, {"id": 100, "v": ""})], 7)) == 8
+        return commit_snapshot(*arguments)
+
+    monkeypatch.setattr(compaction, "commit_snapshot", late)
+    assert compacted(lake) is None
+    assert lake.ids() == [*range(7), 100]
 
 
 def test_a_file_whose_keys_do_not_rise_is_not_merged(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,11 @@ from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon.types import FieldType, field_type
 from fluss_df.lake.paimon_writing import upkeep
 from fluss_df.lake.paimon_writing.commit import (
+    Base,
     OutcomeUnknownError,
     commit_snapshot,
     latest_snapshot,
+    newest_base,
     read_said,
 )
 from fluss_df.lake.paimon_writing.files import (
@@ -91,8 +94,8 @@ class Lake:
         writer.write(rows, kinds, pa.array(range(first, first + len(changes)), pa.int64()))
         return writer.close()
 
-    def commit(self, files: Sequence[NewFile], base: int | None = None) -> int:
-        on = latest_snapshot(self.table) if base is None else base
+    def commit(self, files: Sequence[NewFile], base: Base | None = None) -> int:
+        on = newest_base(self.table) if base is None else base
         return commit_snapshot(self.table, self.schema, on, files, PROPERTIES)
 
     def rows(self, number: int | None = None) -> pl.DataFrame:
@@ -264,11 +267,12 @@ def test_the_newest_change_of_each_key_counts(tmp_path: Path, producer: str) -> 
 
 def test_a_commit_on_another_snapshot_is_refused(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
+    empty = newest_base(lake.table)
     assert lake.commit(lake.log(some(0, 10))) == 1
     with pytest.raises(LakeMovedError, match="committed the snapshot 1 meanwhile"):
-        lake.commit(lake.log(some(10, 10)), base=0)
+        lake.commit(lake.log(some(10, 10)), base=empty)
     with pytest.raises(LakeMovedError, match="snapshot 2 is gone"):
-        lake.commit(lake.log(some(10, 10)), base=2)
+        lake.commit(lake.log(some(10, 10)), base=replace(newest_base(lake.table), number=2))
     assert lake.ids() == list(range(10))
     # nothing of those that were refused is left
     said = read_said(lake.table, 1)
@@ -281,10 +285,27 @@ def test_a_commit_on_another_snapshot_is_refused(tmp_path: Path) -> None:
 def test_a_compaction_meanwhile_is_no_reason_to_refuse(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.commit(lake.log(some(0, 10)))
+    base = newest_base(lake.table)
     said = {**read_said(lake.table, 1), "id": 2, "commitKind": "COMPACT", "commitUser": "another"}
     (lake.folder / "snapshot" / "snapshot-2").write_text(json.dumps(said))
-    assert lake.commit(lake.log(some(10, 10)), base=1) == 3
+    assert lake.commit(lake.log(some(10, 10)), base=base) == 3
     assert lake.ids() == list(range(20))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_commit_on_a_snapshot_that_was_rolled_back_is_refused(tmp_path: Path, more: int) -> None:
+    lake = Lake(tmp_path)
+    lake.commit(lake.log(some(0, 10)))
+    lake.commit(lake.log(some(10, 10)))
+    base = newest_base(lake.table)
+    planned = lake.log(some(20, 10))
+    (lake.folder / "snapshot" / "snapshot-2").unlink()
+    for number in range(1 + more):
+        # the number comes again
+        assert lake.commit(lake.log(some(100 + number, 1))) == 2 + number
+    with pytest.raises(LakeMovedError, match=r"snapshot 2 is gone, or another one.*rolled back"):
+        lake.commit(planned, base)
+    assert lake.ids() == [*range(10), *range(100, 101 + more)]
 
 
 def test_of_many_that_commit_at_once_each_snapshot_is_of_one(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,29 @@ Said = dict[str, Any]
 def latest_snapshot(table: TableFiles) -> int:
     """Return the number of the newest snapshot; 0 where there is none."""
     return max(snapshot_numbers(table), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The snapshot that a commit is planned with.
+
+    Parameters
+    ----------
+    number
+        Its number; 0 where the table had none.
+    mark
+        What tells it from another one with this number: a table that was rolled back gives numbers
+        again.
+    """
+
+    number: int
+    mark: bytes | None
+
+
+def newest_base(table: TableFiles) -> Base:
+    """Return the newest snapshot, for a commit to come on top of."""
+    number = latest_snapshot(table)
+    return Base(number, table.snapshot_mark(number) if number else None)
 
 
 def snapshot_numbers(table: TableFiles) -> Iterator[int]:
@@ -81,7 +105,7 @@ def read_said(table: TableFiles, number: int) -> Said:
 def commit_snapshot(
     table: TableFiles,
     schema: WriteSchema,
-    base: int,
+    base: Base,
     files: Sequence[NewFile],
     properties: Mapping[str, str],
     removed: Sequence[Entry] = (),
@@ -97,7 +121,7 @@ def commit_snapshot(
     table, schema
         The table.
     base
-        The snapshot of the plan; 0 where there was none.
+        The snapshot of the plan.
     files
         The files that come.
     properties
@@ -108,20 +132,21 @@ def commit_snapshot(
     Raises
     ------
     LakeMovedError
-        When rows were committed meanwhile; for a compaction, when anything was.
+        When rows were committed meanwhile, or the table was rolled back; for a compaction, when
+        anything was committed.
     NotCommittedError
         Where a file cannot be read or written.
     OutcomeUnknownError
         Where the storage does not say whether the snapshot is there: its files stay.
     """
     for _ in range(_ATTEMPTS):
-        latest = latest_snapshot(table)
-        if removed and latest != base:
-            raise LakeMovedError(f"the snapshot {latest} was committed meanwhile")
-        _require_same_rows(table, base, latest)
         manifests = ManifestWriter(table, schema)
         committed = unknown = False
         try:
+            latest = latest_snapshot(table)
+            if removed and latest != base.number:
+                raise LakeMovedError(f"the snapshot {latest} was committed meanwhile")
+            _require_same_rows(table, base, latest)
             last = read_said(table, latest) if latest else None
             said = _next(table, schema, manifests, last, files, properties, removed)
             _sync([*(Path(file.path) for file in files), *manifests.made])
@@ -129,9 +154,11 @@ def commit_snapshot(
         except OutcomeUnknownError:
             unknown = True
             raise
+        except LakeMovedError:
+            raise
         except (OSError, FlussError) as error:
             raise NotCommittedError(
-                f"lake table {table.path}: its snapshot {latest + 1} cannot be written: {error}"
+                f"lake table {table.path}: its next snapshot cannot be written: {error}"
             ) from error
         finally:
             if not committed and not unknown:
@@ -144,10 +171,12 @@ def commit_snapshot(
     raise LakeMovedError(f"others committed {_ATTEMPTS} times meanwhile")
 
 
-def _require_same_rows(table: TableFiles, base: int, latest: int) -> None:
-    if latest < base:
-        raise LakeMovedError(f"the snapshot {base} is gone: the table was put back by hand")
-    for number in range(base + 1, latest + 1):
+def _require_same_rows(table: TableFiles, base: Base, latest: int) -> None:
+    if latest < base.number or (base.number and table.snapshot_mark(base.number) != base.mark):
+        raise LakeMovedError(
+            f"the snapshot {base.number} is gone, or another one: the table was rolled back"
+        )
+    for number in range(base.number + 1, latest + 1):
         said = read_said(table, number)
         if said.get("commitKind") not in _SAME_ROWS or said.get("commitUser") == COMMIT_USER:
             raise LakeMovedError(

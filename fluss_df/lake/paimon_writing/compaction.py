@@ -13,7 +13,7 @@ from fluss_df.lake.paimon.binary_rows import value_at
 from fluss_df.lake.paimon.manifests import live_entries, schema_of
 from fluss_df.lake.paimon.partitions import Partitions
 from fluss_df.lake.paimon.storage import TableFiles
-from fluss_df.lake.paimon_writing.commit import commit_snapshot, latest_snapshot, read_said
+from fluss_df.lake.paimon_writing.commit import commit_snapshot, newest_base, read_said
 from fluss_df.lake.paimon_writing.files import (
     LogWriter,
     MergedWriter,
@@ -26,7 +26,7 @@ from fluss_df.lake.paimon_writing.merging import file_batches, merged
 from fluss_df.lake.paimon_writing.schema import WriteSchema
 from fluss_df.lake.rounds.lake_rows import has_nanoseconds
 from fluss_df.lake.rounds.offsets import COMMIT_USER
-from fluss_df.lake.rounds.tiered_lake import LakeMovedError
+from fluss_df.lake.rounds.tiered_lake import LakeMovedError, NotCommittedError
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
@@ -58,8 +58,8 @@ def compact(table: TableFiles, schema: WriteSchema, properties: Mapping[str, str
         None where there was nothing to merge, somebody committed meanwhile, or the table's options
         leave it to others.
     """
-    base = latest_snapshot(table)
-    said = read_said(table, base)
+    base = newest_base(table)
+    said = read_said(table, base.number)
     # on top of another commit these properties would be those of a snapshot before it
     own = said.get("commitUser") == COMMIT_USER and said.get("properties") == dict(properties)
     if not own or _left_alone(schema, said):
@@ -88,6 +88,9 @@ def compact(table: TableFiles, schema: WriteSchema, properties: Mapping[str, str
         logger.info("table %s: small files are merged later", table.path)
         discard(added)
         return None
+    except NotCommittedError:
+        discard(added)
+        raise
     # after another error the files stay: a storage that fails may have the snapshot
 
 

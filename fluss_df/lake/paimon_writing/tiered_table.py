@@ -14,7 +14,7 @@ from fluss_df.lake.paimon.manifests import live_entries
 from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon_writing.commit import (
     commit_snapshot,
-    latest_snapshot,
+    newest_base,
     read_said,
     snapshot_numbers,
 )
@@ -56,12 +56,12 @@ class PaimonLake(TieredLake):
     def __init__(self, info: TableInfo, table: TableFiles) -> None:
         super().__init__(info)
         self._table = table
-        self._base = latest_snapshot(table)
+        self._base = newest_base(table)
         self._schema = newest_schema(table)
 
     def newest_tiered(self) -> TieredSnapshot | None:  # noqa: D102
         for number in sorted(snapshot_numbers(self._table), reverse=True):
-            if number > self._base:
+            if number > self._base.number:
                 continue
             said = read_said(self._table, number)
             properties = said.get("properties") or {}
@@ -82,7 +82,7 @@ class PaimonLake(TieredLake):
     def writer(self, connection: ClientContext) -> TaskWriter:  # noqa: D102
         # newer clusters make lake tables without columns of their own
         self.require_columns(self._schema.rows.names, system=False)
-        return self.writer_at(connection, self._base or None)
+        return self.writer_at(connection, self._base.number or None)
 
     def writer_at(  # noqa: D102
         self, connection: ClientContext, snapshot_id: int | None
