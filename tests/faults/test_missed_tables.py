@@ -254,13 +254,15 @@ def test_partitioned_tables_are_created_again(
     with fluss.connect(server.address) as connection, NotNoted(server, 1) as seen:
         with caplog.at_level(logging.WARNING, "fluss_df.client.cluster.table_creation"):
             connection.get_admin().create_table(path, descriptor)
-        assert seen.created == 2
+        # or more often, where the coordinator is slow besides
+        assert seen.created >= 2
         connection.get_admin().create_partition(path, {"day": "mon"})
         table = connection.get_table(path)
         kind = table.new_append if primary_keys is None else table.new_upsert
         with kind().create_writer() as writer:
             writer.write_arrow(pa.table({"id": [1], "day": ["mon"]}))
-    assert [str(path) in record.getMessage() for record in caplog.records] == [True]
+    named = [str(path) in record.getMessage() for record in caplog.records]
+    assert named == [True] * (seen.created - 1)
 
 
 def test_no_partition_is_created_that_would_do_harm(server: Beside) -> None:

@@ -244,11 +244,11 @@ def test_a_table_that_is_made_again_while_it_is_tiered(tmp_path: Path) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have SQLite wait for a lock as long as a test can, and not the five seconds of Python."""
+    """Have SQLite wait for a lock as long as a test can, and not as long as users are given."""
     connect: Any = sqlite3.connect
 
     def soon(*arguments: Any, **options: Any) -> Any:
-        return connect(*arguments, **{"timeout": 0.5, **options})
+        return connect(*arguments, **{**options, "timeout": 0.5})
 
     # of the two, SQLAlchemy has the second one
     monkeypatch.setattr(sqlite3, "connect", soon)
