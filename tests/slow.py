@@ -1,4 +1,4 @@
-"""The tests that ``make test`` leaves to ``make test-all``: few, and two fifths of the time.
+"""The tests that ``make test`` leaves to ``make test-all``: few, and half of the time.
 
 A few hundred tests take as long as all others together. Those that are repetitions stand here: of
 each a shorter test of the same behaviour, or the same with another front end, another lake or the
@@ -25,6 +25,9 @@ SLOW: Final[Mapping[str, tuple[str, ...]]] = {
         r"tests/cluster/test_(local_cluster|cluster_command)\.py::test_(sasl_users|what_a_program"
         r"|three_tablet|start_status)",
         r"tests/cluster/test_pytest_plugin\.py::test_(failures_show|tests_on_a_real)",
+        r"tests/cluster/test_pytest_plugin\.py::test_without_java\w*\[workers",
+        r"tests/lake/test_folder_lake(_faults)?\.py::test_(owners_that|an_owner_that)_\w*killed",
+        r"tests/io/test_run_(tables|kills)\.py::.*killed_at_any_moment",
     ),
     "Flink tiers tables into a lake; those that we tier, and those of a folder, stay": (
         r"tests/lake/(test_paimon|test_added_columns|test_lake_partition_choice|test_lance)\.py",
@@ -37,11 +40,13 @@ SLOW: Final[Mapping[str, tuple[str, ...]]] = {
         r"tests/spark/test_lake\.py::.*\[classic-(iceberg|paimon)",
         r"tests/spark/test_(expiry|random_queries|random_conditions|tiering)\.py",
     ),
-    "the same random statements on a real server, too": (
+    "the same on a real server, too": (
         r"tests/backend/test_(conditions|random_merges)\.py::test_(named|random|statements_change)"
         r".*\[cluster",
         r"tests/client/test_kv_scan\.py::test_random_scans",
         r"tests/embedded/test_random_tables_beside_a_cluster\.py",
+        r"tests/flight/test_adbc\.py::test_queries_have.*\[cluster",
+        r"tests/cli/files/test_fields\.py::test_rows_longer.*\[cluster",
     ),
     "damage at every place, large data, many peers": (
         r"tests/embedded/test_(damage|attacks)\.py",
@@ -50,6 +55,15 @@ SLOW: Final[Mapping[str, tuple[str, ...]]] = {
         r"tests/embedded/test_acl_matrix\.py::test_who_says_no_name",
         r"tests/embedded/test_open_files\.py::test_many_threads",
         r"tests/lake/test_random_folders\.py",
+        r"tests/lake/test_random_types\.py",
+        r"tests/lake/test_paimon_compaction\.py::test_a_model\[[2-5]",
+        r"tests/lake/tiering/test_tiering_service\.py::test_many_rounds",
+        r"tests/lake/test_check_lake\.py::test_a_catalog_that_is_lost.*\[False",
+        r"tests/embedded/test_catalog_damage\.py::test_one_small_file.*\[(appended|cut|digit"
+        r"|exchanged|replaced|zeroed)",
+        r"tests/embedded/test_check\.py::test_memory",
+        r"tests/arrow/test_memory\.py",
+        r"tests/io/both/test_wide_tables\.py::test_a_wide_table_takes_linear_time",
         r"tests/lake/test_lake_backups\.py::test_backups_while",
         r"tests/io/test_memory\.py",
         r"tests/remote/test_remote_read\.py::test_ctrl_c_ends",
@@ -57,10 +71,15 @@ SLOW: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "pages and notebooks with many programs": (
         r"tests/test_documentation\.py::.*\[command-line\.md\]",
+        r"tests/test_documentation\.py::test_the_page_of_clusters",
         r"tests/test_notebooks\.py",
         r"tests/test_site\.py",
         r"tests/cli/test_init\.py::test_the_readme_runs",
         r"tests/ui/test_pages\.py::.*\[cluster",
+    ),
+    "what others test: Ibis's own tests, and those of the official client": (
+        r"tests/backend/test_ibis_suite\.py",
+        r"tests/aio/test_official_tests\.py",
     ),
 }
 
