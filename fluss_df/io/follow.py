@@ -19,7 +19,7 @@ from fluss_df.client.scan.log_scanner import LogScanner
 from fluss_df.errors import FlussError
 from fluss_df.io.base.arrow import chosen, polars_schema, sliced, to_polars
 from fluss_df.io.scans.changes import ChangeRows, table_columns, whole_updates
-from fluss_df.io.scans.interrupts import InterruptibleWait, watch_interrupts
+from fluss_df.io.scans.interrupted import InterruptibleWait, watch_interrupts
 from fluss_df.io.scans.planned_read import PlannedRead
 from fluss_df.io.scans.planning import (
     check_schema,

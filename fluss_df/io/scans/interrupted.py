@@ -76,7 +76,7 @@ class _Interrupts:
 
 
 _interrupts = _Interrupts()
-after_fork(ForkStep.QUERIES, _interrupts.after_fork)
+after_fork(ForkStep.SIGNALS, _interrupts.after_fork)
 
 
 def watch_interrupts() -> None:
