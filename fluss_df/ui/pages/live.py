@@ -209,9 +209,9 @@ class _Tail:
         self._scanner.subscribe_partition_buckets(
             {(b.partition_id, b.bucket_id): offset for b in buckets if b.partition_id is not None}
         )
-        for bucket in buckets:
-            if bucket.partition_id is not None:
-                self._known.setdefault(bucket.partition_id, []).append(bucket.bucket_id)
+        for b in buckets:
+            if b.partition_id is not None:
+                self._known.setdefault(b.partition_id, []).append(b.bucket_id)
         return bool(gone)
 
     def _take(self) -> Taken:
