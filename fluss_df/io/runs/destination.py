@@ -92,6 +92,25 @@ def refuse_nested(to: Destination, checkpoint: str | os.PathLike[str]) -> None:
     logger.warning("%s; end the run and move the checkpoint out", text)
 
 
+def refuse_source(
+    source: FlussConnection, read: TableInfo, target: FlussConnection, written: TableInfo
+) -> None:
+    """Refuse to write to the table that is read: what a batch writes would be read by the next."""
+    known = [(i.table_path, i.table_id, i.created_time) for i in (read, written)]
+    if known[0] != known[1]:
+        return
+    if source is not target:
+        # another connection to the same cluster, by another of its names as well; a cluster that
+        # was restored from a backup has the same tables
+        servers = [
+            {(node.host, node.port) for node in connection.get_admin().get_server_nodes()}
+            for connection in (source, target)
+        ]
+        if not servers[0] & servers[1]:
+            return
+    raise FlussError(f"to='{written.table_path}': a run cannot write to the table that it reads")
+
+
 def describe(to: Destination, info: TableInfo | None) -> dict[str, Any]:
     """Return a destination in the form in which a checkpoint keeps it."""
     if info is not None:
