@@ -13,7 +13,7 @@ import polars as pl
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.runs.checkpoint import Checkpoint
+from fluss_df.io.runs.checkpoint import Checkpoint, local_folder
 from fluss_df.io.runs.losses import Losses
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableInfo
@@ -77,9 +77,10 @@ def refuse_nested(to: Destination, checkpoint: str | os.PathLike[str]) -> None:
 
     One that is in use is told of alone: its run goes on.
     """
+    inner = local_folder("checkpoint", checkpoint).resolve()
     if callable(to) or isinstance(to, TablePath):
         return
-    folder, inner = Path(to).resolve(), Path(checkpoint).resolve()
+    folder = local_folder("to", to).resolve()
     named = isinstance(to, str) and os.sep not in to and "." in to.strip(".")
     if folder not in (inner, *inner.parents) or (named and not folder.is_dir()):
         return
