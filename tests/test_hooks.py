@@ -11,7 +11,8 @@ from fluss_df import hooks
 # in the order of their steps; the names are those of the modules
 EXITS = ["live", "parallel", "writer", "open_clusters", "local"]
 FORKS = [
-    "counters", "io_thread", "lane_pool", "folders", "connection", "interrupts", "encoders",
+    "counters", "io_thread", "lane_pool", "folders", "connection", "interrupts",
+    "interrupted", "encoders",
     "remote_fs", "remote_segments", "parallel", "report", "live", "ownership", "server", "launcher",
 ]  # fmt: skip
 

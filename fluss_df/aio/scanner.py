@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,7 @@ import pyarrow as pa
 import fluss_df.client.scan.batch_scanner as core_batch
 import fluss_df.client.scan.log_scanner as core_scanner
 import fluss_df.client.scan.snapshot_scanner as core_snapshot
-from fluss_df.aio.bridge import Facade, in_thread, like, on_thread, submit, watched
+from fluss_df.aio.bridge import Facade, like, submit, watched
 from fluss_df.client.fetch.row_filter import part_of
 from fluss_df.client.scan.records import (
     RecordBatch,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from fluss_df.client.scan.fetch_buffer import Taken
 
+C = TypeVar("C")
 T = TypeVar("T")
 
 # how long one poll of an ``async for`` waits for rows
@@ -241,18 +242,49 @@ def _keep_result(keep: Callable[[Any], None], future: Future[Any]) -> None:
         keep(future.result())
 
 
-def _again_if_cancelled(
-    method: Callable[[core_batch.BatchScanner], T],
-) -> Callable[[BatchScanner], Coroutine[Any, Any, T]]:
+class _Read(Facade[C]):
+    """A scanner whose rows one call reads; when that is cancelled the next one reads again."""
+
+    def __init__(self, core: C) -> None:
+        super().__init__(core)
+        # a call that was cancelled: nobody got its rows
+        self._lost: Future[Any] | None = None
+
+    async def _read(self, method: Callable[[C], T]) -> T:
+        await self._forget_lost()
+        future = submit(method, self._core)
+        try:
+            return await watched(future)
+        except asyncio.CancelledError:
+            self._lost = future
+            self._give_up()
+            raise
+
+    async def _forget_lost(self) -> None:
+        if self._lost is not None:
+            with contextlib.suppress(FlussError):
+                await watched(self._lost)
+            self._lost = None
+            self._reopen()
+
+    def _give_up(self) -> None:
+        """End a read that nobody waits for."""
+
+    def _reopen(self) -> None:
+        """Have the rows be read again."""
+        raise NotImplementedError
+
+
+def _again_if_cancelled(method: Callable[[C], T]) -> Callable[[_Read[C]], Coroutine[Any, Any, T]]:
     """Make a coroutine of a method that reads; when it is cancelled the next one reads again."""
 
-    async def call(self: BatchScanner) -> T:
+    async def call(self: _Read[C]) -> T:
         return await self._read(method)
 
     return like(method)(call)
 
 
-class BatchScanner(Facade[core_batch.BatchScanner]):
+class BatchScanner(_Read[core_batch.BatchScanner]):
     """Reads the last rows of one bucket. It can be read once."""
 
     next_batch = _again_if_cancelled(core_batch.BatchScanner.next_batch)
@@ -260,23 +292,8 @@ class BatchScanner(Facade[core_batch.BatchScanner]):
     to_arrow = _again_if_cancelled(core_batch.BatchScanner.to_arrow)
     to_pandas = _again_if_cancelled(core_batch.BatchScanner.to_pandas)
 
-    def __init__(self, core: core_batch.BatchScanner) -> None:
-        super().__init__(core)
-        # a call that was cancelled: nobody got its rows
-        self._lost: Future[Any] | None = None
-
-    async def _read(self, method: Callable[..., T]) -> T:
-        if self._lost is not None:
-            with contextlib.suppress(FlussError):
-                await watched(self._lost)
-            self._lost = None
-            self._core._reopen()
-        future = submit(method, self._core)
-        try:
-            return await watched(future)
-        except asyncio.CancelledError:
-            self._lost = future
-            raise
+    def _reopen(self) -> None:
+        self._core._reopen()
 
     @property
     def bucket(self) -> TableBucket:
@@ -284,14 +301,15 @@ class BatchScanner(Facade[core_batch.BatchScanner]):
         return self._core.bucket
 
 
-class SnapshotScanner(Facade[core_snapshot.SnapshotScanner]):
+class SnapshotScanner(_Read[core_snapshot.SnapshotScanner]):
     """Reads the current rows of a primary-key table; ``async for`` yields them in batches.
 
-    It can be read once.
+    It can be read once. A call that is cancelled ends its read, and the next one reads again. After
+    an ``async for`` that was left early, or cancelled, create a new one.
     """
 
-    to_arrow = on_thread(core_snapshot.SnapshotScanner.to_arrow)
-    to_pandas = on_thread(core_snapshot.SnapshotScanner.to_pandas)
+    to_arrow = _again_if_cancelled(core_snapshot.SnapshotScanner.to_arrow)
+    to_pandas = _again_if_cancelled(core_snapshot.SnapshotScanner.to_pandas)
 
     @property
     def schema(self) -> pa.Schema:
@@ -305,6 +323,28 @@ class SnapshotScanner(Facade[core_snapshot.SnapshotScanner]):
 
     async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
         # it asks where the buckets are, which a silent server does not answer
-        batches = await in_thread(self._core.batches)
-        while (batch := await in_thread(next, batches, None)) is not None:
-            yield batch
+        batches = await self._read(lambda core: core.batches())
+        taking: Future[pa.RecordBatch | None] | None = None
+        try:
+            while True:
+                taking = submit(next, batches, None)
+                batch = await watched(taking)
+                if batch is None:
+                    return
+                yield batch
+        finally:
+            # the server is told that nobody reads on, for which nobody waits here
+            if taking is not None:
+                taking.add_done_callback(lambda _: _close_soon(batches))
+
+    def _give_up(self) -> None:
+        self._core.once.give_up()
+
+    def _reopen(self) -> None:
+        self._core.once.again()
+
+
+def _close_soon(batches: Generator[object, None, None]) -> None:
+    # a pool takes no more where the program ends
+    with contextlib.suppress(RuntimeError):
+        submit(batches.close)

@@ -19,6 +19,7 @@ from fluss_df.client.scan.log_scanner import LogScanner
 from fluss_df.errors import FlussError
 from fluss_df.io.base.arrow import chosen, polars_schema, sliced, to_polars
 from fluss_df.io.scans.changes import ChangeRows, table_columns, whole_updates
+from fluss_df.io.scans.interrupted import InterruptibleWait, watch_interrupts
 from fluss_df.io.scans.planned_read import PlannedRead
 from fluss_df.io.scans.planning import (
     check_schema,
@@ -72,6 +73,7 @@ class FlussFollow(ScanNode):
         self.source = source
         self.options = options
         self.runs = Runs()
+        watch_interrupts()
 
     def frame(self, query: Query) -> pl.LazyFrame:
         """Return what comes, unless the query would never end."""
@@ -164,10 +166,12 @@ class _Following(PlannedRead):
         options, source = self._options, self._source
         end = None if options.duration_s is None else time.monotonic() + options.duration_s
         left = options.max_rows
+        wait = InterruptibleWait()
         # one column at least, to know how many rows there are
         wanted = frozenset(columns) or frozenset(source.schema.names[:1])
         with _Subscriptions(source, self._conditions, wanted, run) as subscriptions:
             while left != 0:
+                wait.check()
                 wait_ms = float(_POLL_MS)
                 if end is not None:
                     wait_ms = min(wait_ms, (end - time.monotonic()) * 1000)

@@ -37,6 +37,12 @@ _FILTERED = (
 )
 _COUNTED = r"SELECT \[len\(\)\]\n  RESOLVER\[name: %s,(?!(.*\n)* *FILTER )"
 
+# the calls in which a thread waits for a query, and the names by which they have it
+_WAITS: Final = {
+    _LocalEngine.collect.__code__: "lf",
+    _CollectBatches.__next__.__code__: "self",
+}
+
 # names of columns and texts, which may look like anything
 _QUOTED = re.compile(r'"[^"]*"')
 # reductions of all rows; those of lists and texts are of one row
@@ -148,6 +154,13 @@ def is_collected_whole(node: str) -> bool:
             if node in plan and not re.search("^ *(SLICE|SINK)", plan, re.M):
                 return True
     return False
+
+
+def waited_for() -> object | None:
+    """Return the query, or the iterator over its batches, that the main thread waits for."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    name = None if frame is None else _WAITS.get(frame.f_code)
+    return None if frame is None or name is None else frame.f_locals.get(name)
 
 
 def batches_of(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterator
 
 import pyarrow as pa
 import pytest
@@ -140,3 +141,77 @@ def test_the_last_rows_of_a_bucket_are_read_again_after_an_error(
         with pytest.raises(core.FlussError, match="no server answers"):
             scanner.next_batch()
     assert scanner.to_arrow().num_rows == 7
+
+
+@pytest.fixture(scope="module")
+def keyed() -> Iterator[core.FlussTable]:
+    """A primary-key table of four buckets with 100 rows."""
+    with EmbeddedFluss() as engine, engine.connection() as connection:
+        path = core.TablePath("fluss", "k")
+        schema = core.Schema(pa.schema([pa.field("x", pa.int64(), nullable=False)]), ["x"])
+        connection.get_admin().create_table(path, core.TableDescriptor(schema, bucket_count=4))
+        table = connection.get_table(path)
+        with table.new_upsert().create_writer() as writer:
+            writer.write_arrow(pa.table({"x": pa.array(range(100))}))
+        yield table
+
+
+def test_a_cancelled_read_of_current_rows_ends(keyed: core.FlussTable) -> None:
+    made = keyed.new_scan().create_snapshot_scanner()
+    scanner = fluss.SnapshotScanner(made)
+    reading, cancelled = threading.Event(), threading.Event()
+    decoded = 0
+    count = made._count
+
+    def counting(rows: int, size: int = 0) -> None:
+        nonlocal decoded
+        decoded += 1
+        reading.set()
+        assert cancelled.wait(20)
+        count(rows, size)
+        # nothing of what comes behind a cancelled call is kept
+        raise AssertionError("the read went on")
+
+    async def main() -> None:
+        made._count = counting  # type: ignore[method-assign]
+        call = asyncio.ensure_future(scanner.to_arrow())
+        assert await asyncio.to_thread(reading.wait, 20)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        cancelled.set()
+        made._count = count  # type: ignore[method-assign]
+        assert sorted((await scanner.to_arrow())["x"].to_pylist()) == list(range(100))
+        assert sum(scanner.offsets.values()) == 100
+        with pytest.raises(fluss.FlussError, match="reads once"):
+            await scanner.to_arrow()
+
+    asyncio.run(main())
+    assert decoded
+
+
+def test_an_iteration_over_current_rows_that_is_left_ends_beside_the_loop(
+    keyed: core.FlussTable,
+) -> None:
+    """Servers are told, which takes as long as they like."""
+    made = keyed.new_scan().create_snapshot_scanner()
+    begin, closed = made.batches, threading.Event()
+    closers = []
+
+    def batches() -> Generator[pa.RecordBatch, None, None]:
+        try:
+            yield from begin()
+        finally:
+            closers.append(threading.current_thread())
+            closed.set()
+
+    made.batches = batches  # type: ignore[method-assign]
+
+    async def main() -> None:
+        scanner = fluss.SnapshotScanner(made)
+        async for _ in scanner:
+            break
+        assert await asyncio.to_thread(closed.wait, 20)
+
+    asyncio.run(main())
+    assert closers != [threading.main_thread()]

@@ -202,6 +202,21 @@ def test_what_cannot_be_written(
     query = scan_fluss(source, connection=connection)
     with pytest.raises(FlussError, match="cannot write to the table that it reads"):
         run(query, to=source, checkpoint=tmp_path / "c")
+    # by another connection, and by another name of the cluster: what it writes it would read
+    stop = threading.Event()
+    address = connection.config.bootstrap_servers.replace("127.0.0.1", "localhost")
+    with (
+        FlussConnection.create(address) as other,
+        pytest.raises(FlussError, match="cannot write to the table that it reads"),
+    ):
+        run(
+            query,
+            to=source,
+            connection=other,
+            checkpoint=tmp_path / "c0",
+            stop=stop,
+            on_batch=lambda number, *_: stop.set() if number else None,
+        )
     with pytest.raises(FlussError, match=r"say to='\./io\.nothing'"):
         run(query, to="io.nothing", checkpoint=tmp_path / "c")
     with pytest.raises(SchemaMismatchError, match="kind"):

@@ -201,6 +201,26 @@ def test_live_rows_with_a_filter(
     assert "contains no text" in wrong.words
 
 
+def test_live_rows_go_on_where_a_partition_is_dropped(
+    visitor: Visitor, database: str, connection: FlussConnection
+) -> None:
+    path = fluss_df.TablePath(database, "visits")
+
+    def write(day: str) -> None:
+        rows = VISITS.with_columns(day=pl.lit(day)).head(10)
+        fluss_df.write_fluss(rows, path, connection=connection, create_partitions=True)
+
+    def drop() -> None:
+        # a poll is on its way then, and the next ones find that the partition is gone
+        connection.get_admin().drop_partition(path, {"day": "tue"})
+        time.sleep(2)
+        write("mon")
+        write("tue")
+
+    found = events(visitor, f"/table/{database}/visits/stream", 20, drop)
+    assert sum(e.get("seen", 0) for e in found) == 20
+
+
 def test_sql_has_rows_a_plan_what_was_fetched_a_plot_and_files(
     visitor: Visitor, database: str
 ) -> None:

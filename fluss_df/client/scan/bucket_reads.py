@@ -52,6 +52,46 @@ class _GivenUpError(Exception):
     """The thread has to do something else than to read this bucket."""
 
 
+class OneRead:
+    """A read that happens once, and ends early where nobody waits for it any more.
+
+    Parameters
+    ----------
+    what
+        What is read, for messages.
+
+    Attributes
+    ----------
+    begun
+        Whether it was begun.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._given_up = threading.Event()
+        self.begun = False
+
+    def begin(self) -> None:
+        """Begin it; raises FlussError for a second time."""
+        if self.begun:
+            raise FlussError("a snapshot scanner reads once: create a new one")
+        self.begun = True
+
+    def give_up(self) -> None:
+        """Have it end with the rows that are decoded next."""
+        self._given_up.set()
+
+    def check(self) -> None:
+        """Raise FlussError where it was given up."""
+        if self._given_up.is_set():
+            raise FlussError(f"the read of {self._what} was given up: its call was cancelled")
+
+    def again(self) -> None:
+        """Have it be begun again: nobody got what was read, and its threads have ended."""
+        self._given_up = threading.Event()
+        self.begun = False
+
+
 class BucketReads(Generic[T]):
     """Reads buckets, once, and yields their tables in the order of the buckets.
 

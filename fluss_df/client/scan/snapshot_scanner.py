@@ -28,7 +28,7 @@ from fluss_df.client.runtime.awaitable import Ready
 from fluss_df.client.runtime.encoders import compute_threads
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
-from fluss_df.client.scan.bucket_reads import BucketReads
+from fluss_df.client.scan.bucket_reads import BucketReads, OneRead
 from fluss_df.client.scan.change_fold import ChangeFold
 from fluss_df.client.scan.snapshot_files import KvSnapshot, leased, snapshot_entries
 from fluss_df.client.scan.snapshot_offsets import BucketMoment, BucketMoments, Target
@@ -128,7 +128,8 @@ class SnapshotScanner(Ready):
         self.metrics = ScanMetrics(parent=connection.metrics)
         self._offsets: dict[TableBucket, int] = {}
         self._remaining: set[TableBucket] = set()
-        self._used = False
+        #: Whether it was read; ends a read that nobody waits for.
+        self.once = OneRead(f"table {info.table_path}")
 
     @property
     def offsets(self) -> dict[TableBucket, int]:
@@ -145,7 +146,7 @@ class SnapshotScanner(Ready):
             raise FlussError(
                 f"the scan of table {self._info.table_path} had a limit: it stands for no offsets"
             )
-        if not self._used or self._remaining:
+        if not self.once.begun or self._remaining:
             raise FlussError(
                 f"the scan of table {self._info.table_path} is not over: read it to its end first"
             )
@@ -173,7 +174,7 @@ class SnapshotScanner(Ready):
         frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Iterate over the rows in bounded memory, bucket after bucket.
 
         Buckets are read side by side, and at most about 32 MB are held of those whose turn has not
@@ -195,9 +196,7 @@ class SnapshotScanner(Ready):
         return pa.RecordBatchReader.from_batches(self.schema, self.batches())
 
     def _start(self) -> list[Target]:
-        if self._used:
-            raise FlussError("a snapshot scanner reads once: create a new one")
-        self._used = True
+        self.once.begin()
         info = self._info
         partitions: list[tuple[int | None, str | None]] = [(None, None)]
         if info.is_partitioned():
@@ -234,7 +233,7 @@ class SnapshotScanner(Ready):
         for table in self._tables(targets, whole=False):
             yield from table.to_batches()
 
-    def _limited(self, targets: Sequence[Target]) -> Iterator[pa.RecordBatch]:
+    def _limited(self, targets: Sequence[Target]) -> Generator[pa.RecordBatch, None, None]:
         left = self._limit or 0
         # the first bucket may have them all
         for some in (targets[:1], targets[1:]):
@@ -463,6 +462,7 @@ class SnapshotScanner(Ready):
         yield rows.select(self._columns)
 
     def _count(self, rows: int, size: int = 0) -> None:
+        self.once.check()
         self.metrics.add(rows=rows, batches=1, record_bytes=size)
         of_table = self.metrics.of_table(self._info.table_path)
         of_table.add(records_read=rows, batches_read=1, bytes_read=size)
@@ -483,6 +483,7 @@ class SnapshotScanner(Ready):
         fold = ChangeFold(keys, lake_format, schema)
         if positions:
             for table in decoder.read(positions):
+                pass
                 changes = table.column(table.num_columns - 1)
                 codes = pa.chunked_array([chunk.indices for chunk in changes.chunks], pa.int8())
                 fold.add(table.select(range(table.num_columns - 1)), codes)

@@ -98,8 +98,13 @@ class BatchOffsets:
 def local_folder(what: str, folder: str | os.PathLike[str]) -> Path:
     """Return the path of a folder of this machine.
 
-    Raises FlussError for a URL: as a path it would be a folder here with an odd name.
+    Raises FlussError for a URL: as a path it would be a folder here with an odd name. And for an
+    empty name, which would be the folder that the program happens to be in.
     """
+    if not os.fspath(folder).strip():
+        raise FlussError(
+            f"{what}={os.fspath(folder)!r} is empty: expected the path of a folder of this machine"
+        )
     if _URL.match(os.fspath(folder)):
         raise FlussError(
             f"{what}={os.fspath(folder)!r} is a URL: expected the path of a folder of this machine"

@@ -13,7 +13,7 @@ import polars as pl
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.runs.checkpoint import Checkpoint
+from fluss_df.io.runs.checkpoint import Checkpoint, local_folder
 from fluss_df.io.runs.losses import Losses
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableInfo
@@ -77,9 +77,10 @@ def refuse_nested(to: Destination, checkpoint: str | os.PathLike[str]) -> None:
 
     One that is in use is told of alone: its run goes on.
     """
+    inner = local_folder("checkpoint", checkpoint).resolve()
     if callable(to) or isinstance(to, TablePath):
         return
-    folder, inner = Path(to).resolve(), Path(checkpoint).resolve()
+    folder = local_folder("to", to).resolve()
     named = isinstance(to, str) and os.sep not in to and "." in to.strip(".")
     if folder not in (inner, *inner.parents) or (named and not folder.is_dir()):
         return
@@ -90,6 +91,25 @@ def refuse_nested(to: Destination, checkpoint: str | os.PathLike[str]) -> None:
     if not (inner / "metadata.json").exists():
         raise FlussError(f"{text}; name a folder outside, such as {folder}.checkpoint")
     logger.warning("%s; end the run and move the checkpoint out", text)
+
+
+def refuse_source(
+    source: FlussConnection, read: TableInfo, target: FlussConnection, written: TableInfo
+) -> None:
+    """Refuse to write to the table that is read: what a batch writes would be read by the next."""
+    known = [(i.table_path, i.table_id, i.created_time) for i in (read, written)]
+    if known[0] != known[1]:
+        return
+    if source is not target:
+        # another connection to the same cluster, by another of its names as well; a cluster that
+        # was restored from a backup has the same tables
+        servers = [
+            {(node.host, node.port) for node in connection.get_admin().get_server_nodes()}
+            for connection in (source, target)
+        ]
+        if not servers[0] & servers[1]:
+            return
+    raise FlussError(f"to='{written.table_path}': a run cannot write to the table that it reads")
 
 
 def describe(to: Destination, info: TableInfo | None) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from typing import Any
 import polars as pl
 
 from fluss_df.client.connection import FlussConnection, resolve_connection
-from fluss_df.errors import FlussError
 from fluss_df.io.base.durations import parse_duration
 from fluss_df.io.polars_reader import plan_digest
 from fluss_df.io.runs.claims import Claims
@@ -24,6 +23,7 @@ from fluss_df.io.runs.destination import (
     check_destination,
     describe,
     refuse_nested,
+    refuse_source,
     table_of,
 )
 from fluss_df.io.runs.ledger import TableLedger
@@ -364,15 +364,14 @@ class _IntoTable(_Target):
         ledger_database: str | None,
     ) -> None:
         super().__init__(batches)
-        if table == batches.table and connection is batches.connection:
-            raise FlussError(f"to='{table}': a run cannot write to the table that it reads")
         checkpoint = batches.checkpoint
         info = connection.get_table(table).get_table_info()
+        source = batches.connection.get_table(batches.table).get_table_info()
+        refuse_source(batches.connection, source, connection, info)
         where = describe(str(table), info)
         made_again = check_destination(checkpoint, where, batches.losses, connection, lambda: False)
         if not replace_aggregates:
             refuse_replaced_results(frame, info)
-        source = batches.connection.get_table(batches.table).get_table_info()
         text = _described(batches, frame)
         register = None
         if ledger_database is not None:

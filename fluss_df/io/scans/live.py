@@ -9,6 +9,7 @@ interpreter waiting for their threads.
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401 - its exit hook is to be registered before ours
+import queue
 import threading
 import time
 import weakref
@@ -21,6 +22,7 @@ from fluss_df.polars_adapter.scans import end_reads
 # the readers of a query that just ended are gone sooner
 _USUAL_S: Final = 0.5
 _EXIT_WAIT_S: Final = 2.0
+_TURN_S: Final = 0.1
 # how long a thread that dropped a reader needs to leave the interpreter
 _LEAVE_S: Final = 0.01
 
@@ -33,11 +35,17 @@ class Ending(Protocol):
 
 
 class LiveQueries:
-    """Counts objects of queries as long as they live."""
+    """Counts objects of queries as long as they live.
+
+    A queue, whose ``put`` is not written in Python, gets those that are gone. Polars drops objects
+    within the call by which the main thread waits for a query: in a function of Python that is
+    called there, a pending KeyboardInterrupt would be raised, printed and forgotten.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._count = 0
+        self._lock = threading.Lock()
+        self._held: dict[int, weakref.ref[object]] = {}
+        self._gone: queue.SimpleQueue[weakref.ref[object]] = queue.SimpleQueue()
         self._ended: weakref.WeakSet[Ending] = weakref.WeakSet()
 
     def ended_at_exit(self, query: Ending) -> None:
@@ -46,19 +54,26 @@ class LiveQueries:
 
     def add(self, holder: object) -> None:
         """Count an object until it is gone."""
-        with self._changed:
-            self._count += 1
-        weakref.finalize(holder, self._gone).atexit = False
-
-    def _gone(self) -> None:
-        with self._changed:
-            self._count -= 1
-            self._changed.notify_all()
+        held = weakref.ref(holder, self._gone.put)
+        with self._lock:
+            self._held[id(held)] = held
+        self.wait(0.0)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until none is left; return whether that is so."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._count, timeout_s)
+        end = time.monotonic() + timeout_s
+        while self._held:
+            left = max(0.0, end - time.monotonic())
+            try:
+                # another thread may take the last one
+                gone = self._gone.get(timeout=min(left, _TURN_S))
+            except queue.Empty:
+                if not left:
+                    return False
+                continue
+            with self._lock:
+                del self._held[id(gone)]
+        return True
 
     def after_fork(self) -> None:
         """Forget the parent's queries in a forked child, where their threads do not exist."""
@@ -75,7 +90,7 @@ class LiveQueries:
 
     def at_exit(self) -> None:
         """Wait until the threads of Polars are out of the interpreter."""
-        if self._count:
+        if not self.wait(0.0):
             self.wait(_EXIT_WAIT_S)
             time.sleep(_LEAVE_S)
 

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from fluss_df.client.scan.fetch_buffer import Taken
 from fluss_df.client.scan.log_scanner import LogScanner
 from fluss_df.errors import FlussError
 from fluss_df.io.base.arrow import to_polars
@@ -149,7 +150,8 @@ class _Tail:
         self._given_up = given_up
         self._scanner: LogScanner | None = None
         self._keep: pl.Expr | None = None
-        self._known: set[int] = set()
+        # partitions, with their buckets
+        self._known: dict[int, list[int]] = {}
         self._looked = 0.0
         self._told = 0.0
         self._lock = threading.Lock()
@@ -193,26 +195,41 @@ class _Tail:
         else:
             self._scanner.subscribe_buckets(dict.fromkeys(range(info.num_buckets), LATEST_OFFSET))
 
-    def _look_for_partitions(self, offset: int) -> None:
-        """Subscribe to partitions that are new, and leave those that are gone."""
+    def _look_for_partitions(self, offset: int) -> bool:
+        """Subscribe to partitions that are new, and leave those that are gone, if there are any."""
         assert self._scanner is not None
         self._looked = time.monotonic()
         there = self._state.admin.list_partition_infos(self._info.table_path)
-        new = [p for p in there if p.partition_id not in self._known]
-        gone = self._known - {p.partition_id for p in there}
+        gone = self._known.keys() - {p.partition_id for p in there}
         for partition in gone:
-            self._known.discard(partition)
+            for bucket in self._known.pop(partition):
+                self._scanner.unsubscribe_partition(partition, bucket)
+        new = [p for p in there if p.partition_id not in self._known]
         buckets = self._state.watch.buckets(self._info, new)
         self._scanner.subscribe_partition_buckets(
             {(b.partition_id, b.bucket_id): offset for b in buckets if b.partition_id is not None}
         )
-        self._known |= {p.partition_id for p in new}
+        for b in buckets:
+            if b.partition_id is not None:
+                self._known.setdefault(b.partition_id, []).append(b.bucket_id)
+        return bool(gone)
 
-    def _poll(self) -> bytes:
+    def _take(self) -> Taken:
+        """Return what came; of partitions that are dropped meanwhile, what was read before."""
         assert self._scanner is not None
         if self._info.is_partitioned() and time.monotonic() - self._looked > _PARTITIONS_S:
             self._look_for_partitions(EARLIEST_OFFSET)
-        taken = self._scanner.take(_POLL_MS, records=False, given_up=self._given_up)
+        try:
+            return self._scanner.take(_POLL_MS, records=False, given_up=self._given_up)
+        except FlussError:
+            # tables with a time to live drop partitions all the time
+            if not self._info.is_partitioned() or not self._look_for_partitions(EARLIEST_OFFSET):
+                raise
+            return []
+
+    def _poll(self) -> bytes:
+        assert self._scanner is not None
+        taken = self._take()
         rows = to_polars(self._scanner.as_table(taken))
         seen = rows.height
         if self._keep is not None:

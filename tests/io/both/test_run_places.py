@@ -22,6 +22,23 @@ def log(make_table: MakeTable, connection: FlussConnection) -> TablePath:
     return path
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_not_the_folder_of_the_program(
+    log: TablePath,
+    connection: FlussConnection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    query = scan_fluss(log, connection=connection)
+    with pytest.raises(FlussError, match=r"checkpoint='.*' is empty: expected the path"):
+        run(query, to=print, checkpoint=name)
+    with pytest.raises(FlussError, match=r"to='.*' is empty: expected the path of a folder"):
+        run(query, to=name, checkpoint=tmp_path / "c")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("url", ["s3://bucket/out", "file:///tmp/out", "fluss://host:9123/out"])
 def test_a_url_is_no_folder(
     log: TablePath,
