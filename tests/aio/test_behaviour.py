@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator
 
 import pyarrow as pa
 import pytest
@@ -273,7 +273,7 @@ def test_iterating_current_rows_begins_beside_the_loop(address: str, tables: Tab
         begin = scanner.core.batches
         threads = []
 
-        def batches() -> Iterator[pa.RecordBatch]:
+        def batches() -> Generator[pa.RecordBatch, None, None]:
             # asks servers, which may be silent
             threads.append(threading.current_thread())
             return begin()

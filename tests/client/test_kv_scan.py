@@ -217,7 +217,7 @@ def test_a_scan_that_is_given_up(tables: Tables) -> None:
     for _ in range(5):
         batches = table.new_scan().create_snapshot_scanner().batches()
         assert next(batches).num_rows
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()
     assert table.new_scan().create_snapshot_scanner().to_arrow().num_rows == 9_000
 
 

@@ -483,7 +483,6 @@ class SnapshotScanner(Ready):
         fold = ChangeFold(keys, lake_format, schema)
         if positions:
             for table in decoder.read(positions):
-                pass
                 changes = table.column(table.num_columns - 1)
                 codes = pa.chunked_array([chunk.indices for chunk in changes.chunks], pa.int8())
                 fold.add(table.select(range(table.num_columns - 1)), codes)
