@@ -91,8 +91,10 @@ def tried(
         frozen = run(uv, "pip", "freeze", "--python", program).splitlines()
         # the tools may have any version, but change nothing that was chosen
         kept.write_text("\n".join(line for line in frozen if not line.startswith("fluss-df")))
-        peer = [_PEER] if version in _WITH_PEER else []
-        run(*install, "--constraint", str(kept), *_TOOLS, *peer)
+        run(*install, "--constraint", str(kept), *_TOOLS)
+        if version in _WITH_PEER:
+            # it asks for a newer pandas than the oldest that we allow, and does without it
+            run(*install, "--no-deps", _PEER)
     except _InstallError as error:
         return str(error)
     shown = [line for line in sorted(frozen) if line.split("==")[0] in _SHOWN]

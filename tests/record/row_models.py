@@ -241,6 +241,8 @@ def array(items: list[Any], t: DataType) -> pa.Array:
     elif t.key is not None and t.value is not None:
         keys = array([k for v in present for k, _ in v], t.key)
         vals = array([x for v in present for _, x in v], t.value)
+        # before 26 PyArrow ends the process over keys with a bitmap whose nulls are not counted yet
+        assert keys.null_count == 0
         flat = pa.StructArray.from_arrays([keys, vals], fields=[kind.key_field, kind.item_field])
     elif root is R.ROW:
         default = [present[0] if v is None and present else v for v in items]
