@@ -28,7 +28,13 @@ from fluss_df.io.scans.report import Runs, ScanRun, planned_in
 from fluss_df.io.scans.union import halves_of, lake_half, tiered_meanwhile, wanted_files
 from fluss_df.io.source import ScanSource
 from fluss_df.metadata import BUCKET_COLUMN, LOG_OFFSET_COLUMN, PARTITION_COLUMN
-from fluss_df.polars_adapter.plans import NOT_SERIALIZED, copied, pickled_objects, serialized
+from fluss_df.polars_adapter.plans import (
+    NOT_SERIALIZED,
+    copied,
+    pickled_objects,
+    same_names,
+    serialized,
+)
 from fluss_df.polars_adapter.scans import Query, ScanNode
 from fluss_df.pushdown.from_polars import conjuncts
 from fluss_df.pushdown.plan import ScanPlan, Split, slice_splits
@@ -136,7 +142,7 @@ def plan_digest(frame: pl.LazyFrame) -> str | None:
         return None
     finally:
         _copying.named = None
-    return None if pickled_objects(plan) != known else hashlib.sha256(plan).hexdigest()
+    return None if pickled_objects(plan) != known else hashlib.sha256(same_names(plan)).hexdigest()
 
 
 class LogRead(PlannedRead):

@@ -29,6 +29,8 @@ NOT_SERIALIZED: Final = (
 _PICKLED = re.compile(rb"\xcc?\x80[\x04\x05]\xcc?\x95")
 _RESOLVED = re.compile(r", cached_resolves: \d+")
 _SOURCE = re.compile(r"\bSCAN\b")
+# names that Ibis makes up for columns, other ones each time
+_MADE_UP = re.compile(rb"(ibis_[^\"\x00\n]{1,255}?_)([a-z2-7]{26})(?![a-z2-7])")
 _OURS = re.compile(r"\bExternalReaderBuilder SCAN\b.*\n\s*name: fluss\n")
 # a node (and the renaming in with_known_schema), whose rows are filtered at the most
 _FILTERED = (
@@ -76,7 +78,18 @@ def pickled_objects(plan: bytes) -> int:
 
 def written_text(frame: pl.LazyFrame) -> str:
     """Return a query as it was written: the same for the same query, in one release of Polars."""
-    return _RESOLVED.sub("", frame.explain(optimized=False).replace("\0", ""))
+    text = _RESOLVED.sub("", frame.explain(optimized=False).replace("\0", ""))
+    return same_names(text.encode()).decode()
+
+
+def same_names(plan: bytes) -> bytes:
+    """Return a text or serialized form with the columns numbered for which Ibis made up names."""
+    numbers: dict[bytes, bytes] = {}
+
+    def numbered(name: re.Match[bytes]) -> bytes:
+        return name[1] + numbers.setdefault(name[2], b"%026d" % len(numbers))
+
+    return _MADE_UP.sub(numbered, plan)
 
 
 def plan_text(frame: pl.LazyFrame) -> str:

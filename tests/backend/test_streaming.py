@@ -75,3 +75,33 @@ def test_a_run_goes_on_where_it_ended(con: Backend, name: str, tmp_path: Path) -
     con.insert(name, pl.DataFrame({"id": [8], "k": ["a"]}))
     assert con.run(f"SELECT * FROM {name} WHERE k = 'a'", **places).rows_written == 1
     assert sorted(pl.read_parquet(tmp_path / "rows")["id"]) == [1, 3, 8]
+
+
+def test_a_query_with_joins_is_the_same_when_it_comes_again(
+    con: Backend,
+    name: str,
+    fresh: Callable[[], str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Ibis makes up other names each time for what it joins and sorts by."""
+    names = con.create_table(fresh(), NAMES, buckets=1)
+    target = fresh()
+    con.create_table(target, schema=ibis.schema({"id": "int64", "name": "string"}), buckets=1)
+
+    def run(checkpoint: str, **options: Any) -> int:
+        expr = con.table(name).join(names, "k").select("id", "name")
+        to, stream = f"ibis.{target}", f"ibis.{name}"
+        done = con.run(expr, to=to, checkpoint=tmp_path / checkpoint, stream=stream, **options)
+        return done.rows_written
+
+    assert run("one") == 3
+    con.insert(name, pl.DataFrame({"id": [8], "k": ["a"]}))
+    assert run("one") == 1
+    assert not caplog.records
+    with pytest.raises(FlussError, match="the same query; go on with it"):
+        run("two")
+    # where a literal tells two queries apart it still does
+    other = con.table(name).filter(_.k == f"ibis_{'k' * 5}").select("id", name=_.k)
+    con.run(other, to=f"ibis.{target}", checkpoint=tmp_path / "one")
+    assert "the query is another one than before" in caplog.text
