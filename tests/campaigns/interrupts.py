@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Annotated, Any
 
@@ -54,8 +54,7 @@ class Storm:
             try:
                 try:
                     self._left = 2
-                    while time.monotonic() < end:
-                        step(next(numbers))
+                    _repeat(step, numbers, end)
                     self._left = 0
                 except KeyboardInterrupt:
                     self._left = 0
@@ -84,6 +83,13 @@ class Storm:
             time.sleep(self._rng.random() * 0.02)
             for _ in range(self._rng.choice((1, 1, 1, 2))):
                 os.kill(os.getpid(), signal.SIGINT)
+
+
+def _repeat(step: Step, numbers: Iterator[int], end: float) -> None:
+    # a function of its own: Python 3.13 does not have the jump to the beginning of a loop covered
+    # by a try around the loop, and this is where it raises interrupts
+    while time.monotonic() < end:
+        step(next(numbers))
 
 
 def put_of(writer: Any) -> Callable[[Any], fluss.WriteResultHandle]:

@@ -198,7 +198,14 @@ class Leases:
 
 def _locked(file: Path) -> IO[str]:
     """Return the file's lock, held until it is closed or the process ends."""
-    import fcntl  # POSIX only; the package imports everywhere
+    try:
+        import fcntl  # POSIX only; the package imports everywhere
+    except ImportError:
+        raise FlussError(
+            f"the tables that are held cannot be written to {file}, as this system has no locks of"
+            " files: name no file of leases; after a kill, tables then wait for two minutes",
+            ErrorCode.STORAGE_EXCEPTION,
+        ) from None
 
     try:
         stream = open(file.with_name(f"{file.name}.lock"), "w", encoding="utf-8")  # noqa: SIM115
@@ -210,10 +217,17 @@ def _locked(file: Path) -> IO[str]:
         ) from error
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         stream.close()
         raise FlussError(
             f"another tiering service (process of this machine) uses {file}: give each its own"
+        ) from None
+    except OSError as error:
+        stream.close()
+        raise FlussError(
+            f"the tables that are held cannot be written to {file}, whose file system has no locks"
+            f" ({error.strerror or error}): name a file on a disk of this machine",
+            ErrorCode.STORAGE_EXCEPTION,
         ) from None
     os.set_inheritable(stream.fileno(), False)
     return stream

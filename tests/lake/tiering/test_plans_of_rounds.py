@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import fcntl
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +85,29 @@ def test_a_file_of_leases_that_cannot_be_written_holds_nothing_up(
             tier_until_done(service, [lake_table], seconds=30)
         assert "the tables that are held are not written" in caplog.text
         assert_reads(engine, lake_table)
+
+
+def test_a_file_of_leases_needs_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A system without them, and a file system without them, are told apart from a neighbour."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    file = tmp_path / "leases"
+    with (
+        EmbeddedFluss(tmp_path / "folder", port=0, options=BY_HAND) as engine,
+        engine.connection() as connection,
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(fcntl, "flock", no_locks)
+            with pytest.raises(FlussError, match=r"no locks \(No locks.*name a file on a disk"):
+                TieringService(connection, lease_file=file)
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, "fcntl", None)
+            with pytest.raises(FlussError, match=f"{file}, as this system has no locks.*name no"):
+                TieringService(connection, lease_file=file)
+        with (
+            TieringService(connection, lease_file=file),
+            pytest.raises(FlussError, match="give each its own"),
+        ):
+            TieringService(connection, lease_file=file)
