@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
+import functools
+import glob
 import gzip
 import io
 import itertools
@@ -26,11 +28,13 @@ from fluss_df.io.base.texts import decoded, misfit, raw_type, typed
 from fluss_df.polars_adapter.plans import batches_of
 from fluss_df.polars_adapter.scans import lazy_frames, polars_text
 
+# a file may be called rows[1].parquet, which as a pattern is the file rows1.parquet
+_scan_ipc = functools.partial(pl.scan_ipc, glob=False)
 _SCANS: dict[str, Callable[..., pl.LazyFrame]] = {
-    ".parquet": pl.scan_parquet,
-    ".arrow": pl.scan_ipc,
-    ".ipc": pl.scan_ipc,
-    ".feather": pl.scan_ipc,
+    ".parquet": functools.partial(pl.scan_parquet, glob=False),
+    ".arrow": _scan_ipc,
+    ".ipc": _scan_ipc,
+    ".feather": _scan_ipc,
 }
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 #: Files of JSON lines.
@@ -92,6 +96,11 @@ class Source:
         where = "" if line is None else f", line {line}"
         where += "" if column is None else f", column '{column}'"
         return FlussError(f"{self.path}{where}: {text}; nothing was loaded")
+
+    @property
+    def _escaped(self) -> str:
+        """The path as a pattern that means this file alone, where a reader takes patterns only."""
+        return glob.escape(str(self.path))
 
     def open(self) -> IO[bytes]:
         """Open the file; what is compressed is read as it was before."""
@@ -181,7 +190,7 @@ class Source:
                 return {}
             if not self._checked:
                 check_lines(self)
-            frame = pl.scan_ndjson(self.path, infer_schema_length=None)
+            frame = pl.scan_ndjson(self._escaped, infer_schema_length=None)
             fields = dict(frame.collect_schema())
             if not self._checked:
                 check_fields(self, fields)
@@ -202,7 +211,7 @@ class Source:
                 if not schema or self._is_blank():
                     yield pl.DataFrame(schema=schema)
                     return
-                scan = pl.scan_ndjson(self.path, schema=schema)
+                scan = pl.scan_ndjson(self._escaped, schema=schema)
                 yield from batches_of(scan)
             return
         if self._is_uneven():

@@ -164,6 +164,21 @@ def test_dump_then_load_is_the_identity(
 ODD = ["^b.*$", "b", "*", "^.*$", "^", "a b"]
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_whose_name_is_a_pattern_is_that_file(
+    at: Run, place: str, tmp_path: Path, table: str, ending: str
+) -> None:
+    one, two = (pl.DataFrame({"k": [k]}) for k in (1, 2))
+    fluss_df.write_fluss(one, table, connection=place, create_if_not_exists=True)
+    file = tmp_path / f"rows[1]{ending}"
+    ok(at("dump", table, str(file)))
+    fluss_df.write_fluss(two, table, connection=place)
+    # what the name means as a pattern
+    ok(at("dump", table, str(tmp_path / f"rows1{ending}")))
+    ok(at("load", str(file), "--into", table))
+    assert sorted(fluss_df.read_fluss(table, connection=place)["k"]) == [1, 1, 2]
+
+
 @pytest.mark.parametrize("ending", [".parquet", *TEXT_ENDINGS])
 def test_names_that_are_patterns(
     at: Run, place: str, tmp_path: Path, table: str, ending: str
