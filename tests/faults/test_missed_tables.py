@@ -146,6 +146,27 @@ def test_such_a_table_is_created_again(server: Beside, caplog: pytest.LogCapture
     assert [str(path) in record.getMessage() for record in caplog.records] == [True]
 
 
+def test_such_a_table_is_found_where_a_server_has_just_its_name(
+    server: Beside, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = server.tables.path()
+    descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1)
+    with (
+        fluss.connect(server.address) as connection,
+        NoLeaders(server, 1),
+        HalfMade(server.proxy, 3) as half,
+        NotNoted(server, 1) as seen,
+    ):
+        with caplog.at_level(logging.WARNING, "fluss_df.client.cluster.table_creation"):
+            connection.get_admin().create_table(path, descriptor)
+        assert half._left == 0
+        assert seen.created >= 2
+        with connection.get_table(path).new_append().create_writer() as writer:
+            writer.append({"id": 1})
+    named = [str(path) in record.getMessage() for record in caplog.records]
+    assert named == [True] * (seen.created - 1)
+
+
 def test_it_ends_where_that_does_not_help(server: Beside) -> None:
     path = server.tables.path()
     descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1)

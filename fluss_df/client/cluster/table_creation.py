@@ -28,6 +28,7 @@ from fluss_df.client.cluster.table_requests import (
     partition_spec_message,
     table_info_request,
 )
+from fluss_df.client.runtime.retry import STALE_METADATA
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.protocol import api
@@ -46,6 +47,8 @@ _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.2
 _ATTEMPTS: Final = 3
 _LAKE_ENABLED: Final = "table.datalake.enabled"
+# what servers say while they have just the name of a table, which may be missed like any other
+_LATE: Final = STALE_METADATA - {ErrorCode.NETWORK_EXCEPTION}
 _ALREADY_THERE: Final = (ErrorCode.TABLE_ALREADY_EXIST, ErrorCode.LAKE_TABLE_ALREADY_EXIST)
 
 
@@ -137,22 +140,28 @@ async def _is_served(cluster: Cluster, path: TablePath, wait: float) -> bool:
         try:
             if table_id is None:
                 table_id = await _id_of(cluster, path)
-            response = await cluster.ask_metadata(path)
+            if await _has_leader(cluster, path, table_id):
+                return True
         except FlussError as error:
-            # it is not for the creation of a table to say that servers cannot be reached
-            logger.debug("the leaders of table %s are not known: %s", path, error)
-            return True
-        if not response.tablet_servers:
-            return True
-        # they know a dropped table of this name for a while
-        tables = [table for table in response.table_metadata if table.table_id == table_id]
-        buckets = [bucket for table in tables for bucket in table.bucket_metadata]
-        if any(bucket.HasField("leader_id") and bucket.leader_id >= 0 for bucket in buckets):
-            return True
+            if error.error_code not in _LATE:
+                # it is not for the creation of a table to say that servers cannot be reached
+                logger.debug("the leaders of table %s are not known: %s", path, error)
+                return True
         if time.monotonic() >= end:
             return False
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+async def _has_leader(cluster: Cluster, path: TablePath, table_id: int) -> bool:
+    """Whether any bucket has a leader; also where there is no server to be one."""
+    response = await cluster.ask_metadata(path)
+    if not response.tablet_servers:
+        return True
+    # they know a dropped table of this name for a while
+    tables = [table for table in response.table_metadata if table.table_id == table_id]
+    buckets = [bucket for table in tables for bucket in table.bucket_metadata]
+    return any(bucket.HasField("leader_id") and bucket.leader_id >= 0 for bucket in buckets)
 
 
 async def create_partition(
