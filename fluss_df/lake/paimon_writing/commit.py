@@ -141,40 +141,46 @@ def commit_snapshot(
     """
     for _ in range(_ATTEMPTS):
         manifests = ManifestWriter(table, schema)
-        committed = unknown = False
+        # an interrupt may come when the snapshot is there and nothing has said so yet
+        committed = may_be_there = False
         try:
-            latest = latest_snapshot(table)
-            if removed and latest != base.number:
-                raise LakeMovedError(f"the snapshot {latest} was committed meanwhile")
-            _require_same_rows(table, base, latest)
-            last = read_said(table, latest) if latest else None
+            newest = newest_base(table)
+            if removed and newest.number != base.number:
+                raise LakeMovedError(f"the snapshot {newest.number} was committed meanwhile")
+            _require_same_rows(table, base, newest.number)
+            last = read_said(table, newest.number) if newest.number else None
             said = _next(table, schema, manifests, last, files, properties, removed)
             _sync([*(Path(file.path) for file in files), *manifests.made])
-            committed = _put(table, latest + 1, json.dumps(said, indent=2))
-        except OutcomeUnknownError:
-            unknown = True
-            raise
+            # manifests take their time, and a table that is rolled back loses what they name
+            if newest_base(table) == newest:
+                may_be_there = True
+                committed = may_be_there = _put(
+                    table, newest.number + 1, json.dumps(said, indent=2)
+                )
         except LakeMovedError:
             raise
         except (OSError, FlussError) as error:
+            may_be_there = False
             raise NotCommittedError(
                 f"lake table {table.path}: its next snapshot cannot be written: {error}"
             ) from error
         finally:
-            if not committed and not unknown:
+            if not may_be_there:
                 for path in manifests.made:
                     with contextlib.suppress(OSError):
                         path.unlink()
         if committed:
-            hint(table, "LATEST", latest + 1)
-            return latest + 1
+            hint(table, "LATEST", newest.number + 1)
+            return newest.number + 1
     raise LakeMovedError(f"others committed {_ATTEMPTS} times meanwhile")
 
 
 def _require_same_rows(table: TableFiles, base: Base, latest: int) -> None:
-    if latest < base.number or (base.number and table.snapshot_mark(base.number) != base.mark):
+    mark = table.snapshot_mark(base.number) if base.number else None
+    if latest < base.number or (base.number and (mark is None or mark != base.mark)):
         raise LakeMovedError(
-            f"the snapshot {base.number} is gone, or another one: the table was rolled back"
+            f"the snapshot {base.number} is gone, or another one: the table was rolled back, or"
+            " the snapshot expired"
         )
     for number in range(base.number + 1, latest + 1):
         said = read_said(table, number)
@@ -262,16 +268,18 @@ def _put(table: TableFiles, number: int, text: str) -> bool:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        os.link(whole, path)
-        sync_folder(path.parent)
-    except OSError as error:
-        # a storage whose answer was lost says of our own file that it is there
+        # what fails before this has made no snapshot, whatever can be read
         try:
-            return path.read_text(encoding="utf-8") == text
-        except FileNotFoundError:
-            raise error from None
-        except OSError as unread:
-            raise OutcomeUnknownError(f"{path}: {error}; {unread}") from error
+            os.link(whole, path)
+            sync_folder(path.parent)
+        except OSError as error:
+            # a storage whose answer was lost says of our own file that it is there
+            try:
+                return path.read_text(encoding="utf-8", errors="replace") == text
+            except FileNotFoundError:
+                raise error from None
+            except OSError as unread:
+                raise OutcomeUnknownError(f"{path}: {error}; {unread}") from error
     finally:
         with contextlib.suppress(OSError):
             whole.unlink()
@@ -284,5 +292,9 @@ def hint(table: TableFiles, name: str, number: int) -> None:
     made = path.with_name(f".{name}.{uuid.uuid4()}.tmp")
     # they list the folder where the note is old
     with contextlib.suppress(OSError):
-        made.write_text(str(number), encoding="utf-8")
-        made.replace(path)
+        try:
+            made.write_text(str(number), encoding="utf-8")
+            made.replace(path)
+        finally:
+            # a full disk has an empty one
+            made.unlink(missing_ok=True)
