@@ -73,8 +73,12 @@ def compact(table: Table, properties: Mapping[str, str]) -> int | None:
                 writer.abort()
                 raise
             removed += [file for _, file in small]
-        if not removed:
-            return None
+    except BaseException:
+        lake.delete(added)
+        raise
+    if not removed:
+        return None
+    try:
         return commit_snapshot(table, added, removed, [], properties, same_rows=True)
     except CommitFailedException:
         logger.info("table %s: small files are merged later", ".".join(table.name()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -100,13 +100,18 @@ class InThreads:
         self, writer: TaskWriter, tasks: Sequence[WriteTask], written: list[Written]
     ) -> None:
         """Run tasks; see :class:`RunTasks`."""
-        failure: BaseException | None = None
-        with ThreadPoolExecutor(self._workers, "fluss-df-tier") as pool:
-            for future in [pool.submit(writer.write, task) for task in tasks]:
+        futures: list[Future[Written]] = []
+        try:
+            with ThreadPoolExecutor(self._workers, "fluss-df-tier") as pool:
                 try:
-                    written.append(future.result())
-                except BaseException as error:
-                    failure = failure or error
+                    futures += [pool.submit(writer.write, task) for task in tasks]
+                    for future in futures:
+                        future.result()
+                except BaseException:
                     pool.shutdown(wait=False, cancel_futures=True)
-        if failure is not None:
-            raise failure
+                    raise
+        finally:
+            # of an interrupt, too: a task that was not waited for has written files
+            for future in futures:
+                if future.done() and not future.cancelled() and future.exception() is None:
+                    written.append(future.result())

@@ -162,6 +162,10 @@ class TableRound:
             may_commit()
         except Exception as error:
             raise NotCommittedError(str(error)) from error
+        except BaseException:
+            # as of an interrupt: the lake was not asked yet
+            lake.discard(written)
+            raise
         properties = {OFFSETS_PATH_PROPERTY: path, OFFSETS_PROPERTY: offsets_to_text(offsets)}
         try:
             snapshot_id = lake.commit(written, properties)
