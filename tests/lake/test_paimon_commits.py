@@ -8,7 +8,9 @@ import io
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from fluss_df.lake.paimon_writing import commit as commits
 from fluss_df.lake.paimon_writing.commit import latest_snapshot, newest_base, read_said
 from fluss_df.lake.paimon_writing.files import discard
 from fluss_df.lake.paimon_writing.upkeep import PaimonUpkeep
+from fluss_df.lake.rounds.tasks import InThreads, WriteTask, Written
 from fluss_df.lake.rounds.tiered_lake import LakeMovedError, NotCommittedError
 from tests.lake.test_paimon_compaction import compacted, fill, keyed, on_disk
 from tests.lake.test_paimon_writing import Lake, some
@@ -173,12 +176,14 @@ def test_a_disk_that_is_full_at_any_write_of_a_compaction(
     for takes in range(1000):
         before = on_disk(lake)
         done: int | None = None
+        said = "No space left"
         with monkeypatch.context() as patch:
             disk = Disk(patch, lake.folder, takes)
             try:
                 done = compacted(lake)
             except (OSError, FlussError) as error:
-                assert "No space left" in str(error)
+                said = str(error)
+        assert "No space left" in said
         assert_exact(lake)
         assert lake.ids() == list(range(8))
         if done is not None:
@@ -272,6 +277,32 @@ def test_what_a_tag_names_stays_when_snapshots_expire_amid_a_compaction(
     # a snapshot that is tagged can be put back
     (lake.folder / "snapshot" / "snapshot-3").write_bytes(tag.read_bytes())
     assert sorted(lake.rows(3)["id"]) == [0, 1, 2]
+
+
+def test_an_interrupt_waits_for_what_tasks_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    came = threading.Event()
+    real = Future.result
+
+    class Writer:
+        info: Any = None
+        snapshot_id = None
+
+        def write(self, task: WriteTask) -> Written:
+            came.wait()
+            return Written(added=[task.partition])
+
+    def interrupted(future: Future[Written], timeout: float | None = None) -> Written:
+        if not came.is_set():
+            # as a signal, that comes while tasks are waited for
+            came.set()
+            raise KeyboardInterrupt
+        return real(future, timeout)
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    written: list[Written] = []
+    with pytest.raises(KeyboardInterrupt):
+        InThreads(2)(Writer(), [WriteTask((at,), None) for at in range(2)], written)
+    assert [part.added for part in written] == [[(0,)], [(1,)]]
 
 
 _SCRIPT = """

@@ -16,6 +16,8 @@ from pyiceberg.manifest import (
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
+from fluss_df.lake.rounds.tiered_lake import NotCommittedError
+
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
@@ -101,8 +103,8 @@ def commit_snapshot(
     It is tried once, and the catalog refuses it when anybody committed meanwhile: offsets that
     were read before would not be those that the rows are added to.
 
-    Raises pyiceberg.exceptions.CommitFailedException when the table is another by now; nothing was
-    committed.
+    Raises pyiceberg.exceptions.CommitFailedException when the table is another by now, and
+    NotCommittedError where the files of the snapshot cannot be written; nothing was committed.
 
     Parameters
     ----------
@@ -135,6 +137,13 @@ def commit_snapshot(
     producer.dropped_deletes = dropped_deletes
     producer.same_rows = same_rows
     # Not Transaction.commit_transaction(): that begins again on top of what others committed.
-    updates, requirements = producer._commit()
+    try:
+        updates, requirements = producer._commit()
+    except Exception as error:
+        # the catalog was not asked yet
+        raise NotCommittedError(
+            f"lake table {'.'.join(table.name())}: the manifests of its next snapshot cannot be"
+            f" written: {error}; nothing was committed"
+        ) from error
     table._do_commit(updates=updates, requirements=requirements)
     return producer.snapshot_id

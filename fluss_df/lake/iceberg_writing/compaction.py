@@ -15,6 +15,7 @@ from fluss_df.lake.iceberg_writing.commit import commit_snapshot
 from fluss_df.lake.iceberg_writing.files import LakeFiles
 from fluss_df.lake.iceberg_writing.live_rows import LiveRows, PartitionFiles, files_by_partition
 from fluss_df.lake.options import OFFSET
+from fluss_df.lake.rounds.tiered_lake import NotCommittedError
 from fluss_df.record.layout.columns import with_columns
 
 if TYPE_CHECKING:
@@ -84,6 +85,10 @@ def compact(table: Table, properties: Mapping[str, str]) -> int | None:
         logger.info("table %s: small files are merged later", ".".join(table.name()))
         lake.delete(added)
         return None
+    except NotCommittedError:
+        lake.delete(added)
+        raise
+    # after another error the files stay: a catalog that fails may have the snapshot
 
 
 def _first_offset(table: Table, file: DataFile) -> int:

@@ -104,7 +104,9 @@ class InThreads:
         try:
             with ThreadPoolExecutor(self._workers, "fluss-df-tier") as pool:
                 try:
-                    futures += [pool.submit(writer.write, task) for task in tasks]
+                    # one by one: those that began are known when an interrupt comes
+                    for task in tasks:
+                        futures.append(pool.submit(writer.write, task))  # noqa: PERF401
                     for future in futures:
                         future.result()
                 except BaseException:
@@ -112,6 +114,8 @@ class InThreads:
                     raise
         finally:
             # of an interrupt, too: a task that was not waited for has written files
-            for future in futures:
-                if future.done() and not future.cancelled() and future.exception() is None:
-                    written.append(future.result())
+            written += [
+                future.result()
+                for future in futures
+                if future.done() and not future.cancelled() and future.exception() is None
+            ]

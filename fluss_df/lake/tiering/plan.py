@@ -66,7 +66,8 @@ class RoundPlan:
                     " expired. Restore it; to tier on would leave out what Fluss has deleted"
                 )
             return {}
-        if known is not None and known.snapshot_id == newest.snapshot_id:
+        same = known is not None and known.snapshot_id == newest.snapshot_id
+        if known is not None and same and not _contradicted(known.offsets, newest):
             return known.offsets
         path = newest.offsets_path
         older = re.search(rf"/{re.escape(self._path.table_name)}-(\d+)/", path or "")
@@ -94,9 +95,10 @@ class RoundPlan:
                 f" {OFFSETS_PATH_PROPERTY}: how far the table is tiered is not known"
             )
         logger.warning(
-            "table %s: telling Fluss of lake snapshot %s, which it did not know",
+            "table %s: telling Fluss of lake snapshot %s, %s",
             self._path,
             newest.snapshot_id,
+            "whose number came again after a rollback" if same else "which it did not know",
         )
         self._coordinator.commit(
             self._info.table_id, self._path, newest.snapshot_id, path, newest.offsets or {}, {}
@@ -106,6 +108,13 @@ class RoundPlan:
             raise FlussError(
                 f"table {self._path}: Fluss was told of lake snapshot {newest.snapshot_id} and"
                 " knows another; another service tiers the table"
+            )
+        if _contradicted(known.offsets, newest):
+            raise FlussError(
+                f"table {self._path}: the lake table was rolled back, and its snapshot"
+                f" {newest.snapshot_id} ends at other offsets than Fluss knows of a snapshot of"
+                f" this number: {newest.offsets} and {known.offsets}. To tier on would leave rows"
+                " out, or write them twice: roll the lake table back by one snapshot more"
             )
         return known.offsets
 
@@ -152,3 +161,13 @@ class RoundPlan:
             complete = complete and stop == end
             splits.append(Split(bucket, name, start, stop))
         return splits, complete
+
+
+def _contradicted(known: Offsets, newest: TieredSnapshot) -> bool:
+    """Whether a snapshot says of a bucket another offset than Fluss knows of its number.
+
+    A table that was rolled back gives numbers again. What only one of the two has says nothing:
+    partitions are dropped.
+    """
+    said = newest.offsets or {}
+    return any(known.get(key, offset) != offset for key, offset in said.items())

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from polars.testing import assert_frame_equal
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
+from fluss_df.lake.formats import open_tiered
 from fluss_df.lake.paimon_writing import commit
 from fluss_df.lake.rounds.tasks import InThreads
 from fluss_df.lake.tiering.coordinator import Coordinator
+from fluss_df.lake.tiering.plan import RoundPlan
 from fluss_df.lake.tiering.table_round import TableRound, TieringRound
 from tests.lake.test_lake_types import tables
 from tests.lake.tiering.support import KINDS, LAKE, LakeTable
@@ -347,3 +350,76 @@ def test_small_files_are_merged_where_the_table_says_so(
     assert bool(merged) is wanted
     # what the coordinator knows of goes on
     assert table.tiered() == table.ends()
+
+
+@pytest.mark.parametrize("kind", ["log", "keys"])
+@pytest.mark.parametrize("again", [None, 20, 10_000])
+def test_rows_that_a_rollback_took_come_into_the_lake_again(
+    connection: fluss.FlussConnection,
+    paimon_tiering: LocalCluster,
+    kind: str,
+    again: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = table_of(paimon_tiering, kind, f"rolled_back_{again}".lower())
+    for version in range(2):
+        table.write(list(range(version * 50, version * 50 + 100)), version)
+        run(connection, table)
+    (table.paimon() / "snapshot" / "snapshot-2").unlink()
+    (table.paimon() / "snapshot" / "LATEST").write_text("1")
+    if again == 10_000:
+        table.write([7, 500], 2)
+    if again is not None:
+        # the number comes again, with other offsets than Fluss knows of it
+        with monkeypatch.context() as patch:
+            patch.setattr(Coordinator, "known_snapshot", lambda *_: None)
+            patch.setattr(Coordinator, "commit", lambda *_: None)
+            patch.setattr(RoundPlan, "known_offsets", lambda _, newest: newest.offsets)
+            run(connection, table, max_rows=again, max_changes=again)
+        assert said(table)["id"] == 2
+    while not run(connection, table).complete:
+        pass
+    table.check()
+
+
+@pytest.mark.parametrize("moment", ["prepare", "may_commit"])
+def test_a_round_that_is_interrupted_before_its_commit_leaves_no_files(
+    connection: fluss.FlussConnection,
+    paimon_tiering: LocalCluster,
+    moment: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = table_of(paimon_tiering, "keys", f"interrupted_{moment}")
+    table.write(list(range(100)), 0)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if moment == "prepare":
+            patch.setattr(Coordinator, "prepare", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            one_round(connection, table).run(interrupted)
+    assert not parquet_files(table)
+    run(connection, table)
+    table.check()
+
+
+def test_a_number_that_comes_again_and_fluss_does_not_take_is_told(
+    connection: fluss.FlussConnection,
+    paimon_tiering: LocalCluster,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = table_of(paimon_tiering, "log", "not_taken")
+    table.write(list(range(100)), 0)
+    run(connection, table)
+    newest = open_tiered(connection.get_admin().get_table_info(table.path)).newest_tiered()
+    assert newest is not None
+    assert newest.offsets is not None
+    other = replace(newest, offsets={key: end - 1 for key, end in newest.offsets.items()})
+    plan = RoundPlan(connection, connection.get_admin().get_table_info(table.path), 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(Coordinator, "commit", lambda *_: None)
+        with pytest.raises(FlussError, match=r"was rolled back, and its snapshot 1 .*roll the"):
+            plan.known_offsets(other)
+    assert plan.known_offsets(newest) == newest.offsets

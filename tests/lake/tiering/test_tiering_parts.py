@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import polars as pl
@@ -10,17 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg_writing.commit import commit_snapshot
 from fluss_df.lake.iceberg_writing.compaction import compact
-from fluss_df.lake.iceberg_writing.files import LakeFiles
+from fluss_df.lake.iceberg_writing.files import LakeFiles, RollingWriter
 from fluss_df.lake.iceberg_writing.keyed import last_changes, replace_rows
 from fluss_df.lake.iceberg_writing.live_rows import PartitionFiles, files_by_partition
 from fluss_df.lake.iceberg_writing.tiered_table import newest_tiered
@@ -30,6 +33,7 @@ from fluss_df.lake.rounds.offsets import (
     offsets_from_text,
     offsets_to_text,
 )
+from fluss_df.lake.rounds.tiered_lake import NotCommittedError
 
 PROPERTIES = {"commit-user": "__fluss_lake_tiering", "fluss-offsets": "/somewhere"}
 
@@ -196,6 +200,43 @@ def test_small_files_of_a_log_table_are_merged_in_the_order_of_offsets(lake: Tab
         after.snapshot_id, "/somewhere", None, after.timestamp_ms
     )
     assert compact(lake, PROPERTIES) is None
+
+
+@pytest.mark.parametrize("fails", ["writer", "manifest"])
+def test_a_compaction_that_surely_failed_deletes_its_own_files(
+    lake: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    files = LakeFiles(lake)
+    for partition in (0, 1):
+        for first in range(0, 80, 10):
+            writer = files.writer((partition,))
+            writer.write(some_rows(first, 10, "x", files.arrow_schema))
+            commit_snapshot(lake, writer.close(), [], [], PROPERTIES)
+            lake.refresh()
+    before = set(tmp_path.rglob("*.parquet"))
+    closed = RollingWriter.close
+    done: list[RollingWriter] = []
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def second_is_full(writer: RollingWriter) -> list[DataFile]:
+        if done:
+            full()
+        done.append(writer)
+        return closed(writer)
+
+    with monkeypatch.context() as patch:
+        if fails == "writer":
+            patch.setattr(RollingWriter, "close", second_is_full)
+        else:
+            patch.setattr(_SnapshotProducer, "_manifests", full)
+        with pytest.raises((OSError, NotCommittedError), match="No space left"):
+            compact(lake, PROPERTIES)
+    assert set(tmp_path.rglob("*.parquet")) == before
+    assert compact(lake, PROPERTIES) is not None
+    lake.refresh()
+    assert len(list(lake.scan().plan_files())) == 2
 
 
 def test_the_newest_tiered_snapshot_is_found_below_others(lake: Table) -> None:
