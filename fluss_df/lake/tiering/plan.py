@@ -164,10 +164,10 @@ class RoundPlan:
 
 
 def _contradicted(known: Offsets, newest: TieredSnapshot) -> bool:
-    """Whether a snapshot says of a bucket another offset than Fluss knows of its number.
+    """Whether a snapshot says other offsets than Fluss knows of its number.
 
-    A table that was rolled back gives numbers again. What only one of the two has says nothing:
-    partitions are dropped.
+    A table that was rolled back gives numbers again. Fluss was told each offset of a snapshot,
+    and keeps those of partitions that are dropped (asked of 0.9.1), so both say the same else. A
+    snapshot of Flink's service says none.
     """
-    said = newest.offsets or {}
-    return any(known.get(key, offset) != offset for key, offset in said.items())
+    return newest.offsets is not None and newest.offsets != known

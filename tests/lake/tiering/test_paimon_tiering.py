@@ -423,3 +423,35 @@ def test_a_number_that_comes_again_and_fluss_does_not_take_is_told(
         with pytest.raises(FlussError, match=r"was rolled back, and its snapshot 1 .*roll the"):
             plan.known_offsets(other)
     assert plan.known_offsets(newest) == newest.offsets
+
+
+def test_a_number_that_comes_again_with_a_bucket_more_is_told(
+    connection: fluss.FlussConnection, paimon_tiering: LocalCluster
+) -> None:
+    table = table_of(paimon_tiering, "log", "bucket_more")
+    table.write(list(range(100)), 0)
+    run(connection, table)
+    info = connection.get_admin().get_table_info(table.path)
+    newest = open_tiered(info).newest_tiered()
+    assert newest is not None
+    assert newest.offsets is not None
+    [(_, bucket)] = newest.offsets
+    other = replace(newest, offsets={**newest.offsets, (None, 1 - bucket): 7})
+    assert RoundPlan(connection, info, 100).known_offsets(other) == other.offsets
+    assert table.tiered() == other.offsets
+
+
+def test_offsets_of_dropped_partitions_are_known_as_the_lake_says(
+    connection: fluss.FlussConnection, paimon_tiering: LocalCluster
+) -> None:
+    table = table_of(paimon_tiering, "partitioned", "dropped")
+    table.write(list(range(100)), 0)
+    run(connection, table)
+    connection.get_admin().drop_partition(table.path, {"day": "d1"})
+    table.write([0, 3], 1)
+    run(connection, table)
+    newest = open_tiered(connection.get_admin().get_table_info(table.path)).newest_tiered()
+    assert newest is not None
+    # else each round would tell Fluss of the snapshot before
+    assert newest.offsets == table.tiered()
+    assert len({partition for partition, _ in newest.offsets}) == 3
