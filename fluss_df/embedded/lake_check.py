@@ -28,7 +28,7 @@ from fluss_df.embedded.lake_sums import LiveFile, Sum, Sums, live_files, sum_of_
 from fluss_df.engine.files.files import DamagedError, TooManyFilesError, disk_refused
 from fluss_df.engine.lake.lake_tables import LAKE_TABLES
 from fluss_df.errors import FlussError
-from fluss_df.lake.rounds.offsets import OFFSETS_PROPERTY, offsets_from_text
+from fluss_df.lake.offsets import OFFSETS_PROPERTY, offsets_from_text
 from fluss_df.metadata import TablePath
 
 _PARQUET: Final = (b"PAR1", b"PARE")

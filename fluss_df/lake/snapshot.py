@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import polars as pl
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.lake.offsets import Offsets
 from fluss_df.metadata import TablePath
 from fluss_df.pushdown.predicate import Predicate
 
@@ -53,6 +54,9 @@ class LakeSnapshotFiles(ABC, Generic[F]):
         Names of columns that the lake table had, and has no more: dropped or renamed by hand.
     has_own_columns
         Whether tiering services add the bucket, offset and time of each row.
+    offsets
+        How far each bucket is in it, where its number does not tell it from another snapshot, and
+        it says so itself; else None.
     """
 
     def __init__(
@@ -63,10 +67,12 @@ class LakeSnapshotFiles(ABC, Generic[F]):
         lost: Iterable[str] = (),
         *,
         has_own_columns: bool = True,
+        offsets: Offsets | None = None,
     ) -> None:
         self.path = path
         self.lost = frozenset(lost)
         self.has_own_columns = has_own_columns
+        self.offsets = offsets
         self.files = tuple(files)
         self.delete_files = delete_files
 

@@ -32,7 +32,7 @@ from fluss_df.engine.lake.lake_tables import PinnedTable
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
 from fluss_df.lake import TieringService
-from fluss_df.lake.rounds.offsets import OFFSETS_PROPERTY
+from fluss_df.lake.offsets import OFFSETS_PROPERTY
 from tests.lake.folders import BY_HAND, assert_reads, at, catalog, table, tier, tiering_threads
 
 LOG = fluss.TablePath("fluss", "log")

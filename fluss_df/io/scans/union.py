@@ -60,7 +60,8 @@ class PinnedLake:
     Attributes
     ----------
     snapshot
-        What the coordinator says of it: its id, and the offset behind what it has of each bucket.
+        What the coordinator says of it: its id, and the offset behind what it has of each bucket;
+        the latter as the snapshot says, where it does.
     files
         What the snapshot is made of.
     """
@@ -93,7 +94,15 @@ def pin_lake(source: ScanSource, info: TableInfo) -> PinnedLake | None:
             if not left or error.error_code != ErrorCode.UNKNOWN_SERVER_ERROR:
                 raise
             time.sleep(_PAUSE_S)
-    return PinnedLake(snapshot, opened_lake(info, snapshot.snapshot_id))
+    files = opened_lake(info, snapshot.snapshot_id)
+    if files.offsets is not None:
+        # A lake that was rolled back gives numbers again, and Fluss may not know of it yet.
+        offsets = {
+            TableBucket(info.table_id, bucket, partition): offset
+            for (partition, bucket), offset in files.offsets.items()
+        }
+        snapshot = replace(snapshot, table_buckets_offset=offsets)
+    return PinnedLake(snapshot, files)
 
 
 def _require_rows_in_fluss(source: ScanSource, info: TableInfo) -> None:

@@ -16,13 +16,9 @@ from fluss_df.lake.iceberg_writing.compaction import compact
 from fluss_df.lake.iceberg_writing.files import LakeFiles
 from fluss_df.lake.iceberg_writing.live_rows import files_by_partition
 from fluss_df.lake.iceberg_writing.tasks import IcebergTaskWriter
+from fluss_df.lake.offsets import OFFSETS_PROPERTY, offsets_from_text
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
-from fluss_df.lake.rounds.offsets import (
-    COMMIT_USER,
-    OFFSETS_PROPERTY,
-    TieredSnapshot,
-    offsets_from_text,
-)
+from fluss_df.lake.rounds.offsets import COMMIT_USER, TieredSnapshot
 from fluss_df.lake.rounds.split import Split, lake_partition
 from fluss_df.lake.rounds.tasks import TaskWriter, WriteTask, Written
 from fluss_df.lake.rounds.tiered_lake import LakeMovedError, TieredLake

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 import fastavro
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.lake.offsets import OFFSETS_PROPERTY, Offsets, offsets_from_text
 from fluss_df.lake.paimon.partitions import Partitions
 from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon.types import LakeSchema, read_schema
@@ -79,6 +80,8 @@ class Snapshot:
     files: tuple[PaimonFile, ...]
     # by the name of the file that has the rows
     vectors: dict[str, DeletionVector]
+    # how far buckets are in it, where a service of fluss_df made it
+    offsets: Offsets | None
 
 
 def read_snapshot(table: TableFiles, number: int) -> Snapshot:
@@ -105,7 +108,12 @@ def read_snapshot(table: TableFiles, number: int) -> Snapshot:
         except NOT_UNDERSTOOD as error:
             raise table.damaged(place, error) from error
     vectors = _vectors(table, said.get("indexManifest"))
-    return Snapshot(schema, tuple(found), vectors)
+    text = (said.get("properties") or {}).get(OFFSETS_PROPERTY)
+    try:
+        offsets = None if text is None else offsets_from_text(text)
+    except FlussError as error:
+        raise table.damaged(name, error) from error
+    return Snapshot(schema, tuple(found), vectors, offsets)
 
 
 def schema_of(table: TableFiles, number: int) -> LakeSchema:

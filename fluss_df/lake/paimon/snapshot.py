@@ -54,7 +54,8 @@ class PaimonSnapshot(LakeSnapshotFiles[PaimonFile]):
             files = [file for file in files if file.level > 0]
             self._merged = False
         self._schemas = functools.lru_cache(maxsize=None)(self._schema_of)
-        super().__init__(table.path, files, len({v.file for v in self._vectors.values()}))
+        deletes = len({vector.file for vector in self._vectors.values()})
+        super().__init__(table.path, files, deletes, offsets=snapshot.offsets)
         self._groups = self._sections() if self._merged else [(file,) for file in self.files]
         self._group_of = {f.path: number for number, g in enumerate(self._groups) for f in g}
 

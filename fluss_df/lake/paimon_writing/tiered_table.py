@@ -9,6 +9,7 @@ from typing import Final
 
 from fluss_df.client.context import ClientContext
 from fluss_df.errors import FlussError
+from fluss_df.lake.offsets import OFFSETS_PROPERTY, offsets_from_text
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY, LakeOptions
 from fluss_df.lake.paimon.manifests import live_entries
 from fluss_df.lake.paimon.storage import TableFiles
@@ -22,12 +23,7 @@ from fluss_df.lake.paimon_writing.compaction import compact
 from fluss_df.lake.paimon_writing.files import discard
 from fluss_df.lake.paimon_writing.schema import WriteSchema, write_schema
 from fluss_df.lake.paimon_writing.tasks import PaimonTaskWriter
-from fluss_df.lake.rounds.offsets import (
-    COMMIT_USER,
-    OFFSETS_PROPERTY,
-    TieredSnapshot,
-    offsets_from_text,
-)
+from fluss_df.lake.rounds.offsets import COMMIT_USER, TieredSnapshot
 from fluss_df.lake.rounds.split import Split, lake_partition
 from fluss_df.lake.rounds.tasks import TaskWriter, WriteTask, Written
 from fluss_df.lake.rounds.tiered_lake import TieredLake

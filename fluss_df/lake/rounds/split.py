@@ -10,9 +10,6 @@ from fluss_df.metadata import TableBucket
 # the values of the fields by which a lake table is partitioned
 Partition = tuple[Any, ...]
 
-# (partition id, bucket) -> the offset behind the last one that is tiered
-Offsets = dict[tuple[int | None, int], int]
-
 _PARTITION_SEPARATOR = "$"
 
 

@@ -7,7 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fluss_df.lake.rounds.split import Offsets, Partition, Split
+from fluss_df.lake.offsets import Offsets
+from fluss_df.lake.rounds.split import Partition, Split
 from fluss_df.schema import TableInfo
 
 

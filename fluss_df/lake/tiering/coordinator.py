@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fluss_df.client.context import ClientContext
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.lake.rounds.split import Offsets
+from fluss_df.lake.offsets import Offsets
 from fluss_df.metadata import TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb

@@ -8,9 +8,10 @@ import re
 from fluss_df.client.context import ClientContext
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.lake.offsets import Offsets
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
 from fluss_df.lake.rounds.offsets import TieredSnapshot
-from fluss_df.lake.rounds.split import Offsets, Split, where
+from fluss_df.lake.rounds.split import Split, where
 from fluss_df.lake.tiering.coordinator import Coordinator
 from fluss_df.metadata import OffsetSpec, TableBucket
 from fluss_df.schema import TableInfo

@@ -11,9 +11,8 @@ from fluss_df.client.context import ClientContext
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import FlussError
 from fluss_df.lake.formats import open_tiered
+from fluss_df.lake.offsets import OFFSETS_PROPERTY, Offsets, offsets_to_text
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
-from fluss_df.lake.rounds.offsets import OFFSETS_PROPERTY, offsets_to_text
-from fluss_df.lake.rounds.split import Offsets
 from fluss_df.lake.rounds.tasks import RunTasks, Written
 from fluss_df.lake.rounds.tiered_lake import LakeMovedError, NotCommittedError, TieredLake
 from fluss_df.lake.tiering.coordinator import Coordinator

@@ -24,7 +24,7 @@ from fluss_df.lake.tiering.coordinator import Coordinator
 from fluss_df.lake.tiering.plan import RoundPlan
 from fluss_df.lake.tiering.table_round import TableRound, TieringRound
 from tests.lake.test_lake_types import tables
-from tests.lake.tiering.support import KINDS, LAKE, LakeTable
+from tests.lake.tiering.support import COLUMNS, KINDS, LAKE, LakeTable
 from tests.lake_tables import create_lake_table
 
 # not due by itself, for Flink's service neither: the tests say when
@@ -377,6 +377,9 @@ def test_rows_that_a_rollback_took_come_into_the_lake_again(
             patch.setattr(RoundPlan, "known_offsets", lambda _, newest: newest.offsets)
             run(connection, table, max_rows=again, max_changes=again)
         assert said(table)["id"] == 2
+        # a service that is killed here leaves it so for readers
+        found = fluss.read_fluss(table.path, connection=connection)
+        assert found.sort(COLUMNS.names).equals(table.expected())
     while not run(connection, table).complete:
         pass
     table.check()

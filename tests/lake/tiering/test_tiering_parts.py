@@ -27,12 +27,9 @@ from fluss_df.lake.iceberg_writing.files import LakeFiles, RollingWriter
 from fluss_df.lake.iceberg_writing.keyed import last_changes, replace_rows
 from fluss_df.lake.iceberg_writing.live_rows import PartitionFiles, files_by_partition
 from fluss_df.lake.iceberg_writing.tiered_table import newest_tiered
+from fluss_df.lake.offsets import offsets_from_text, offsets_to_text
 from fluss_df.lake.rounds.lake_rows import to_lake
-from fluss_df.lake.rounds.offsets import (
-    TieredSnapshot,
-    offsets_from_text,
-    offsets_to_text,
-)
+from fluss_df.lake.rounds.offsets import TieredSnapshot
 from fluss_df.lake.rounds.tiered_lake import NotCommittedError
 
 PROPERTIES = {"commit-user": "__fluss_lake_tiering", "fluss-offsets": "/somewhere"}
