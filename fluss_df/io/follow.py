@@ -30,7 +30,7 @@ from fluss_df.io.scans.planning import (
 )
 from fluss_df.io.scans.report import Runs, ScanRun
 from fluss_df.io.source import ScanSource
-from fluss_df.metadata import BUCKET_COLUMN, PARTITION_COLUMN
+from fluss_df.metadata import BUCKET_COLUMN, EARLIEST_OFFSET, PARTITION_COLUMN
 from fluss_df.polars_adapter.plans import is_collected_whole
 from fluss_df.polars_adapter.scans import Query, ScanNode
 from fluss_df.pushdown.from_polars import PolarsConjunct, conjuncts
@@ -249,7 +249,12 @@ class _Subscriptions:
     def _subscribe(self, buckets: Sequence[Bucket], source: ScanSource) -> None:
         if not buckets:
             return
-        starts, _ = find_offsets(source, self._info, buckets)
+        # where the log begins, is for the scanner to say when it reads: segments may expire before
+        starts = (
+            dict.fromkeys(buckets, EARLIEST_OFFSET)
+            if source.start == "earliest"
+            else find_offsets(source, self._info, buckets)[0]
+        )
         if self._info.is_partitioned():
             self._scanner.subscribe_partition_buckets(
                 {

@@ -22,6 +22,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import polars_schema, sliced, to_polars
 from fluss_df.io.scans.changes import read_changes, table_columns
 from fluss_df.io.scans.known import KnownTable
+from fluss_df.io.scans.offsets import from_log_start
 from fluss_df.io.scans.planned_read import PlannedRead
 from fluss_df.io.scans.planning import plan_scan
 from fluss_df.io.scans.report import Runs, ScanRun, planned_in
@@ -243,6 +244,10 @@ class LogRead(PlannedRead):
         own = tuple(name for name in self.info.get_column_names() if name in wanted)
         if splits:
             run.reads(own, splits)
+        # rows that a limit or a slice counted are exactly those of the plan
+        counted = self.plan.limit is not None or splits != self.plan.splits
+        later = (lambda _: False) if counted else from_log_start(self.source, self.info)
+        positions = positions_of(self.info.table_id, splits, later)
         watcher = self.runs.watcher
         ahead = None if watcher is None else watcher.ahead_bytes
         read = ParallelRead(
@@ -250,7 +255,7 @@ class LogRead(PlannedRead):
             self.info,
             own,
             tuple(name for name in self.source.metadata_columns if name in wanted),
-            positions_of(self.info.table_id, splits),
+            positions,
             run.metrics,
             lambda table: convert(table.select(columns)),
             ahead_bytes=default_ahead_bytes() if ahead is None else ahead,
@@ -265,7 +270,7 @@ class LogRead(PlannedRead):
                 if found is not None:
                     rows += len(found)
                 yield found
-        expected = sum(split.rows for split in splits)
+        expected = sum(split.rows for split in splits) - sum(p.expired for p in positions)
         if rows > expected or (rows < expected and server_filter is None):
             raise FlussError(
                 f"table {self.plan.table}: {rows} rows came where the offsets of"

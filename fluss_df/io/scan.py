@@ -112,7 +112,8 @@ def scan_fluss(
         zone (the first rows committed from then on), a timedelta (the same, that long before the
         query starts), or a dict of offsets by bucket number, or by
         ``(partition name, bucket number)``; ``"earliest"`` for buckets that it does not have.
-        An offset whose row has expired is an error.
+        An offset whose row has expired is an error; ``"earliest"`` and a moment mean what a bucket
+        still has when the query comes to it.
     stop
         Where to end, exclusive, in the same forms; never behind the end at the query's start.
     include_metadata

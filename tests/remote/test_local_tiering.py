@@ -268,3 +268,25 @@ def test_retention_while_reading(tiered: Tiered, tiering_cluster: LocalCluster) 
     left = tiered.scanner(table).to_arrow()["id"].to_pylist()
     assert left == list(range(6 * ROWS_PER_SEGMENT - len(left), 6 * ROWS_PER_SEGMENT))
     assert left
+
+
+def test_retention_before_reading(tiered: Tiered, tiering_cluster: LocalCluster) -> None:
+    """Segments that expire before their reader begins: it reads from where the log begins then."""
+    table = tiered.create(properties={"table.log.ttl": "4s"})
+    tiered.write(table, rows(0, 6 * ROWS_PER_SEGMENT))
+    earliest = [tiered.scanner(table) for _ in range(2)]
+    named = tiered.scanner(table, 0)
+    deadline = time.monotonic() + 30
+    while not _segment_files(tiering_cluster, table):
+        time.sleep(0.05)
+        assert time.monotonic() < deadline
+    while _segment_files(tiering_cluster, table):
+        time.sleep(0.2)
+        assert time.monotonic() < deadline
+    left = earliest[0].to_arrow()["id"].to_pylist()
+    assert left == list(range(6 * ROWS_PER_SEGMENT - len(left), 6 * ROWS_PER_SEGMENT))
+    assert left
+    assert poll_arrow(earliest[1], len(left))["id"].to_pylist() == left
+    assert tiered.lazy(table).collect()["id"].to_list() == left
+    with pytest.raises(fluss.FlussError, match="older data has expired"):
+        named.to_arrow()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fluss_df.client.fetch.fetcher import LogFetcher
@@ -188,10 +188,23 @@ class ChunkRead:
         self._asked = []
 
 
-def positions_of(table_id: int, splits: Sequence[Split]) -> list[Position]:
-    """Return the positions that splits of a plan stand for."""
+def positions_of(
+    table_id: int,
+    splits: Sequence[Split],
+    from_log_start: Callable[[Split], bool] = lambda _: False,
+) -> list[Position]:
+    """Return the positions that splits of a plan stand for.
+
+    ``from_log_start`` says which are to read all that the log has, from where it begins.
+    """
     return [
-        Position(split.bucket.of(table_id), split.partition_name, split.start, split.stop)
+        Position(
+            split.bucket.of(table_id),
+            split.partition_name,
+            split.start,
+            split.stop,
+            split.start if from_log_start(split) else None,
+        )
         for split in splits
         if split.stop > split.start
     ]

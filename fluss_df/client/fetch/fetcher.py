@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from fluss_df.client.cluster.leader_requests import bucket_offsets
 from fluss_df.client.cluster.metadata import Cluster
 from fluss_df.client.fetch.position import Chunk, Position, RemoteChunk
 from fluss_df.client.runtime.metrics import Metrics
@@ -17,7 +18,7 @@ from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.client.transport.lane_pool import lane_pool
 from fluss_df.errors import ErrorCode, FlussError, NetworkError, ProtocolError
-from fluss_df.metadata import bucket_text
+from fluss_df.metadata import OffsetSpec, bucket_text
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import FETCH_LOG
 from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
@@ -242,7 +243,7 @@ class LogFetcher:
             return
         error = server_error(code, fetched.error_message, self.where(position))
         if code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
-            if position.retry.out_of_range():
+            if self._starts_later(position) or position.retry.out_of_range():
                 self._metrics.add(retries=1)
                 return
             raise FlussError(
@@ -254,6 +255,28 @@ class LogFetcher:
             self._cluster.forget_leader(position.bucket)
         unknown = code == ErrorCode.UNKNOWN_SERVER_ERROR and position.retry.unknown()
         self.postpone(position, error, transient=unknown)
+
+    def _starts_later(self, position: Position) -> bool:
+        """Whether a position that was to read all there is starts where the log begins by now.
+
+        A bucket may wait for minutes until its turn comes, and its oldest segments expire
+        meanwhile. The official clients leave it to the server, too, to say at the first fetch
+        where the log begins.
+        """
+        if position.offset != position.log_start:
+            return False
+        bucket, began = position.bucket, position.offset
+        question = bucket_offsets(self._cluster, self.info, [bucket], OffsetSpec.earliest())
+        position.start_later(max(began, self._cluster.io.run(question)[bucket]))
+        if position.offset == began:
+            return False
+        logger.info(
+            "%s is read from offset %d on: rows from %d on expired before they were read",
+            self.where(position),
+            position.offset,
+            began,
+        )
+        return True
 
     def failed(self, positions: Sequence[Position], error: FlussError) -> None:
         """Take note that a request failed as a whole: retry it later, or raise its error."""

@@ -156,9 +156,15 @@ class Position:
         The next offset to fetch.
     stop
         Where to stop (exclusive), or None to go on for ever.
+    log_start
+        Where the log began, for a position that is to read all that the log has: where rows expire
+        before any was received, it starts where the log begins then. None for a start that was
+        named: rows from there on that have expired are an error.
 
     Attributes
     ----------
+    expired
+        How many offsets expired before they could be read, of a position with ``log_start``.
     decoded_to
         The offset up to which a polling scanner has decoded it.
     projected
@@ -175,6 +181,8 @@ class Position:
     partition_name: str | None
     offset: int
     stop: int | None = None
+    log_start: int | None = None
+    expired: int = 0
     projected: bool = False
     starved: bool = False
     ready: deque[Chunk | RemoteChunk] = field(default_factory=deque)
@@ -187,6 +195,13 @@ class Position:
     def move(self, offset: int) -> None:
         """Go on from another offset."""
         self.offset = self.decoded_to = offset
+
+    def start_later(self, log_start: int) -> None:
+        """Start where the log begins now, as rows have expired that nobody received."""
+        start = log_start if self.stop is None else min(log_start, self.stop)
+        self.expired += start - self.offset
+        self.move(start)
+        self.log_start = start
 
     def advance(self, offset: int) -> None:
         """Go on behind what was received."""

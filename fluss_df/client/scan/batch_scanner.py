@@ -126,9 +126,10 @@ class BatchScanner(Ready):
         start = max(first, end - self._limit)
         positions = []
         if end > start:
-            positions = [Position(self._bucket, self._partition_name(), start, end)]
+            log_start = first if start == first else None
+            positions = [Position(self._bucket, self._partition_name(), start, end, log_start)]
         table = read_table(self._connection, self._info, self._columns, positions, self.metrics)
-        return start, table
+        return start + sum(position.expired for position in positions), table
 
     def _offset(self, spec: OffsetSpec) -> int:
         tables = TableQuestions(self._connection)

@@ -121,7 +121,8 @@ class LogScanner(Ready, Closing):
         bucket_id
             From 0.
         start_offset
-            An offset, ``EARLIEST_OFFSET`` or ``LATEST_OFFSET``.
+            An offset, ``EARLIEST_OFFSET`` (what the log has when it is first read) or
+            ``LATEST_OFFSET``.
         """
         self.subscribe_buckets({bucket_id: start_offset})
 
@@ -200,6 +201,8 @@ class LogScanner(Ready, Closing):
                 known = self._offsets(asked, spec)
                 for position in asked:
                     position.move(known[position.bucket])
+                    if symbol == EARLIEST_OFFSET:
+                        position.log_start = position.offset
         with self._lock:
             for key in new:
                 self._forget(key)
@@ -344,7 +347,13 @@ class LogScanner(Ready, Closing):
                 end = ends[position.bucket]
                 if end > position.offset:
                     bounded.append(
-                        Position(position.bucket, position.partition_name, position.offset, end)
+                        Position(
+                            position.bucket,
+                            position.partition_name,
+                            position.offset,
+                            end,
+                            position.log_start,
+                        )
                     )
                 position.move(max(position.offset, end))
         return sorted(bounded, key=lambda p: (p.partition_name or "", p.bucket.bucket_id))

@@ -19,6 +19,7 @@ from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import to_polars
+from fluss_df.io.scans.offsets import from_log_start
 from fluss_df.io.source import ScanSource
 from fluss_df.metadata import (
     BUCKET_COLUMN,
@@ -170,7 +171,7 @@ def read_changes(
         info,
         rows.columns,
         rows.metadata,
-        positions_of(info.table_id, splits),
+        positions_of(info.table_id, splits, from_log_start(source, info)),
         metrics,
         convert,
         ahead_bytes=default_ahead_bytes(),
