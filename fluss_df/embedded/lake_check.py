@@ -28,7 +28,7 @@ from fluss_df.embedded.lake_sums import LiveFile, Sum, Sums, live_files, sum_of_
 from fluss_df.engine.files.files import DamagedError, TooManyFilesError, disk_refused
 from fluss_df.engine.lake.lake_tables import LAKE_TABLES
 from fluss_df.errors import FlussError
-from fluss_df.lake.offsets import OFFSETS_PROPERTY, offsets_from_text
+from fluss_df.lake.offsets import offsets_in
 from fluss_df.metadata import TablePath
 
 _PARQUET: Final = (b"PAR1", b"PARE")
@@ -190,11 +190,11 @@ class _Table:
             self._snapshot(paths, str(snapshots[number]["manifest-list"]), seen)
 
     def _offsets(self, where: Path, snapshot: Any, known: Mapping[str, Any]) -> None:
-        text = snapshot.get("summary", {}).get(OFFSETS_PROPERTY)
+        said = offsets_in(snapshot.get("summary", {}))
         has = {(p, int(b)): int(offset) for p, b, offset in known.get("offsets", [])}
-        if text is not None and offsets_from_text(text) != has:
+        if said is not None and said != has:
             number = snapshot["snapshot-id"]
-            self.damage(where, f"snapshot {number} has the offsets {text}, and Fluss {has}")
+            self.damage(where, f"snapshot {number} has the offsets {said}, and Fluss {has}")
 
     def _snapshot(self, paths: LakePaths, path: str, seen: set[str]) -> None:
         below = paths.relative(path)

@@ -27,8 +27,11 @@ def offsets_to_text(offsets: Mapping[tuple[int | None, int], int]) -> str:
     return json.dumps(nested, separators=(",", ":"))
 
 
-def offsets_from_text(text: str) -> Offsets:
-    """Return the offsets that :func:`offsets_to_text` wrote."""
+def offsets_in(properties: Mapping[str, str]) -> Offsets | None:
+    """Return the offsets that a snapshot says of itself; None where it was not committed by us."""
+    text = properties.get(OFFSETS_PROPERTY)
+    if text is None:
+        return None
     try:
         return {
             (int(partition) if partition else None, int(bucket)): int(offset)

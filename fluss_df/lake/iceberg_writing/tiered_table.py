@@ -16,7 +16,7 @@ from fluss_df.lake.iceberg_writing.compaction import compact
 from fluss_df.lake.iceberg_writing.files import LakeFiles
 from fluss_df.lake.iceberg_writing.live_rows import files_by_partition
 from fluss_df.lake.iceberg_writing.tasks import IcebergTaskWriter
-from fluss_df.lake.offsets import OFFSETS_PROPERTY, offsets_from_text
+from fluss_df.lake.offsets import offsets_in
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
 from fluss_df.lake.rounds.offsets import COMMIT_USER, TieredSnapshot
 from fluss_df.lake.rounds.split import Split, lake_partition
@@ -36,11 +36,10 @@ def newest_tiered(table: Table) -> TieredSnapshot | None:
         summary = snapshot.summary
         if summary is None or summary.get(COMMIT_USER_PROPERTY) != COMMIT_USER:
             continue
-        text = summary.get(OFFSETS_PROPERTY)
         return TieredSnapshot(
             snapshot.snapshot_id,
             summary.get(OFFSETS_PATH_PROPERTY),
-            None if text is None else offsets_from_text(text),
+            offsets_in(summary),
             snapshot.timestamp_ms,
         )
     return None

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import fastavro
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.lake.offsets import OFFSETS_PROPERTY, Offsets, offsets_from_text
+from fluss_df.lake.offsets import Offsets, offsets_in
 from fluss_df.lake.paimon.partitions import Partitions
 from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon.types import LakeSchema, read_schema
@@ -108,9 +108,8 @@ def read_snapshot(table: TableFiles, number: int) -> Snapshot:
         except NOT_UNDERSTOOD as error:
             raise table.damaged(place, error) from error
     vectors = _vectors(table, said.get("indexManifest"))
-    text = (said.get("properties") or {}).get(OFFSETS_PROPERTY)
     try:
-        offsets = None if text is None else offsets_from_text(text)
+        offsets = offsets_in(said.get("properties") or {})
     except FlussError as error:
         raise table.damaged(name, error) from error
     return Snapshot(schema, tuple(found), vectors, offsets)

@@ -9,7 +9,7 @@ from typing import Final
 
 from fluss_df.client.context import ClientContext
 from fluss_df.errors import FlussError
-from fluss_df.lake.offsets import OFFSETS_PROPERTY, offsets_from_text
+from fluss_df.lake.offsets import offsets_in
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY, LakeOptions
 from fluss_df.lake.paimon.manifests import live_entries
 from fluss_df.lake.paimon.storage import TableFiles
@@ -63,11 +63,10 @@ class PaimonLake(TieredLake):
             properties = said.get("properties") or {}
             if said.get("commitUser") != COMMIT_USER:
                 continue
-            text = properties.get(OFFSETS_PROPERTY)
             return TieredSnapshot(
                 number,
                 properties.get(OFFSETS_PATH_PROPERTY),
-                None if text is None else offsets_from_text(text),
+                offsets_in(properties),
                 int(said["timeMillis"]),
             )
         return None

@@ -27,7 +27,7 @@ from fluss_df.lake.iceberg_writing.files import LakeFiles, RollingWriter
 from fluss_df.lake.iceberg_writing.keyed import last_changes, replace_rows
 from fluss_df.lake.iceberg_writing.live_rows import PartitionFiles, files_by_partition
 from fluss_df.lake.iceberg_writing.tiered_table import newest_tiered
-from fluss_df.lake.offsets import offsets_from_text, offsets_to_text
+from fluss_df.lake.offsets import OFFSETS_PROPERTY, offsets_in, offsets_to_text
 from fluss_df.lake.rounds.lake_rows import to_lake
 from fluss_df.lake.rounds.offsets import TieredSnapshot
 from fluss_df.lake.rounds.tiered_lake import NotCommittedError
@@ -74,13 +74,13 @@ def ids_of(table: Table) -> list[int]:
     "offsets", [{}, {(None, 0): 5, (None, 11): 0}, {(7, 0): 1, (12, 1): 2**40}]
 )
 def test_offsets_are_text_and_back(offsets: dict[tuple[int | None, int], int]) -> None:
-    assert offsets_from_text(offsets_to_text(offsets)) == offsets
+    assert offsets_in({OFFSETS_PROPERTY: offsets_to_text(offsets)}) == offsets
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"": 1}', '{"x": {"0": 1}}'])
 def test_offsets_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(FlussError, match="is not what fluss_df writes"):
-        offsets_from_text(text)
+        offsets_in({OFFSETS_PROPERTY: text})
 
 
 def test_the_last_change_of_each_key_counts() -> None:
