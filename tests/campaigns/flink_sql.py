@@ -3,13 +3,15 @@
 A part of the rows is in the lake, the rest in the log. Flink 1.20 runs in one JVM, with Fluss's
 connector, from Maven Central. Of primary-key tables in Iceberg it refuses the union. Reads of logs
 do not end at times, of tables that either service tiered; they are cancelled after a minute.
-``--by flink`` has Flink's own service tier the tables; ``--lake paimon`` has them in Paimon.
+``--by flink`` has Flink's own service tier the tables; ``--lake paimon`` has them in Paimon, and
+``--merged`` has our service merge their small files there before Flink reads them.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import subprocess
 import threading
@@ -94,6 +96,12 @@ def tiering(
             thread.join()
 
 
+def merges(table: LakeTable) -> int:
+    """Return how many snapshots of a Paimon table are of merged files."""
+    snapshots = [json.loads(f.read_bytes()) for f in table.paimon().glob("snapshot/snapshot-*")]
+    return sum(snapshot["commitKind"] == "COMPACT" for snapshot in snapshots)
+
+
 def texts(frame: pl.DataFrame) -> list[str]:
     """Return rows as the queries of Flink show them."""
     at = pl.col("at").dt.strftime("%Y-%m-%d %H:%M:%S")
@@ -102,25 +110,29 @@ def texts(frame: pl.DataFrame) -> list[str]:
     return sorted(frame.select(row).to_series().to_list())
 
 
-def main(service: str, kinds: Sequence[str], datalake: str) -> None:
+def main(service: str, kinds: Sequence[str], datalake: str, *, merged: bool) -> None:
     """Compare, and say what was compared."""
     with (
         LocalCluster(datalake=datalake) as cluster,
         fluss.connect(cluster.bootstrap_servers) as connection,
     ):
-        tables = [LakeTable(cluster, kind, f"sql_{kind}").create() for kind in kinds]
+        auto = {"table.datalake.auto-compaction": str(merged).lower()}
+        tables = [LakeTable(cluster, kind, f"sql_{kind}", auto).create() for kind in kinds]
         with tiering(cluster, connection, tables, service):
-            for version in range(2):
+            # as many rounds, and files, as it takes to have them merged
+            for version in range(20 if merged else 2):
+                first = version * (50 if merged else 500)
                 for table in tables:
-                    table.write(list(range(version * 500, version * 500 + 1000)), version)
+                    table.write(list(range(first, first + 1000)), version)
                     if table.keyed:
-                        table.delete(list(range(version * 500, version * 500 + 1000, 7)))
+                        table.delete(list(range(first, first + 1000, 7)))
                 until = time.monotonic() + 300
                 while any(table.tiered() != table.ends() for table in tables):
                     assert time.monotonic() < until, "the tables were not tiered in time"
                     time.sleep(0.2)
         for table in tables:
-            table.write(list(range(1200, 1600)), 2)
+            assert not merged or merges(table), f"nothing of {table.name} was merged"
+            table.write(list(range(1200, 1600)), 30)
             if table.keyed:
                 table.delete(list(range(1200, 1600, 7)))
             assert table.tiered() != table.ends()
@@ -156,5 +168,6 @@ if __name__ == "__main__":
     parser.add_argument("--by", choices=["ours", "flink"], default="ours", help="who tiers")
     parser.add_argument("--kinds", default=",".join(KINDS), help="of tables")
     parser.add_argument("--lake", choices=["iceberg", "paimon"], default="iceberg", help="format")
+    parser.add_argument("--merged", action="store_true", help="files are merged (Paimon)")
     given = parser.parse_args()
-    main(given.by, given.kinds.split(","), given.lake)
+    main(given.by, given.kinds.split(","), given.lake, merged=given.merged)

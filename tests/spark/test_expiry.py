@@ -6,6 +6,7 @@ and are gone three seconds later. The newest segment of a bucket stays.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 import uuid
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
@@ -26,8 +28,12 @@ from fluss_df.errors import FlussError
 from fluss_df.io import scan_fluss, write_fluss
 from fluss_df.metadata import OffsetSpec, TableBucket, TablePath
 from fluss_df.schema import Schema, TableDescriptor
-from fluss_df.spark.plan.options import WriteOptions
+from fluss_df.spark.plan.options import ReadOptions, WriteOptions
+from fluss_df.spark.plan.partition import FlussPartition
+from fluss_df.spark.plan.planning import ReadTask, TableScan
 from fluss_df.spark.plan.types import spark_schema
+from fluss_df.spark.read.reading import read_task
+from fluss_df.spark.read.streaming import FlussStreamReader
 from fluss_df.spark.write.all_or_nothing import AllOrNothingWriter
 from fluss_df.spark.write.exactly_once import ExactlyOnceWriter, StagedMessage
 from fluss_df.spark.write.ledger import Ledger
@@ -100,6 +106,44 @@ def expiring(fluss_cluster_factory: ClusterFactory) -> Iterator[Expiring]:
         FlussConnection.create(cluster.bootstrap_servers) as connection,
     ):
         yield Expiring(cluster, connection)
+
+
+# ---- batches
+
+
+def test_rows_expire_between_a_plan_and_its_tasks(expiring: Expiring) -> None:
+    source = expiring.table(False, **EXPIRING)
+    expiring.write(source, 0, 12 * ROWS)
+    reads: dict[str, list[Callable[[], list[int]]]] = {}
+    where = {"path": str(source), "bootstrap.servers": expiring.cluster.bootstrap_servers}
+    for start in ("earliest", "0"):
+        given = {"starting.offsets": start, "rows.per.task": "2500"}
+        options = ReadOptions.parse(where | given)
+        scan = TableScan(options)
+        reads[start] = [functools.partial(ids_of, options, scan, task) for task in scan.tasks()]
+        assert len(reads[start]) == 5
+    for lossy in ("true", "false"):
+        options = ReadOptions.parse(where | {"fail.on.data.loss": lossy})
+        scan = TableScan(options, streaming=True)
+        stream = FlussStreamReader(options, scan.schema)
+        begin = stream.initialOffset()
+        parts = stream.partitions(begin, stream.latestOffset(begin, ReadAllAvailable()))
+        tasks = [part.task for part in parts if isinstance(part, FlussPartition)]
+        reads[lossy] = [functools.partial(ids_of, options, scan, task) for task in tasks]
+    first = settled(lambda: expiring.first(source), 0)
+    assert first < 12 * ROWS
+    for how in ("earliest", "false"):
+        found = [row for read in reads[how] for row in read()]
+        assert found == list(range(first, 12 * ROWS))
+    for how in ("0", "true"):
+        with pytest.raises(FlussError, match="older data has expired"):
+            reads[how][0]()
+
+
+def ids_of(options: ReadOptions, scan: TableScan, task: ReadTask) -> list[int]:
+    """Return what a task of a batch reads."""
+    batches = read_task(options, scan.schema, task)
+    return [row for batch in batches for row in batch.column("id").to_pylist()]
 
 
 # ---- the source of a stream

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from fluss_df.client.connection import FlussConnection
 from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
-from fluss_df.io.scans.offsets import offsets_of
+from fluss_df.io.scans.offsets import from_log_start, offsets_of
 from fluss_df.io.scans.planning import chosen_buckets, plan_scan
 from fluss_df.io.source import (
     BucketBounds,
@@ -68,6 +68,9 @@ class ReadTask:
         The primary keys to look up, instead of reading splits; None for splits.
     lake
         Files of the data lake to read, instead of splits.
+    from_log_start
+        Whether splits are to have all that the log has: rows that expired before the task began
+        are left out, where they are an error otherwise.
     """
 
     table: TablePath
@@ -79,6 +82,7 @@ class ReadTask:
     splits: tuple[Split, ...]
     keys: pa.Table | None = None
     lake: LakeFiles | None = None
+    from_log_start: bool = False
 
 
 class TableScan:
@@ -215,6 +219,13 @@ class TableScan:
                 log, lake = lake_and_log(self.info, source, conditions)
             _, plan = plan_scan(log, conditions=conditions)
             tasks = self.log_tasks(source, predicate, plan.splits)
+            if not self._reads_lake:
+                # what expires of the log of a lake table is in the lake, and not left out
+                later = from_log_start(source, self.info)
+                tasks = [
+                    dataclasses.replace(task, from_log_start=all(map(later, task.splits)))
+                    for task in tasks
+                ]
         empty = self._grouped(source, predicate, [() for _ in lake])
         return [
             *(

@@ -31,7 +31,7 @@ def read_task(options: ReadOptions, schema: StructType, task: ReadTask) -> Itera
     """Yield the rows of a task, in the columns and types of a Spark schema.
 
     Raises FlussError when the table was dropped, or made again, since the query was planned; when
-    offsets have expired meanwhile; for a value that Spark cannot hold.
+    offsets that were named have expired meanwhile; for a value that Spark cannot hold.
     """
     connection = options.connection.open()
     info = connection.get_table(task.table).get_table_info()
@@ -60,7 +60,7 @@ def _log(connection: FlussConnection, info: TableInfo, task: ReadTask) -> Iterat
     if task.mode == "upsert" and CHANGE_TYPE_COLUMN not in metadata:
         metadata = (*metadata, CHANGE_TYPE_COLUMN)
     decoder = TableDecoder(connection, info, task.columns, metadata, metrics)
-    positions = positions_of(info.table_id, task.splits)
+    positions = positions_of(info.table_id, task.splits, lambda _: task.from_log_start)
     yield from decoder.read(positions, _server_filter(info, task))
 
 

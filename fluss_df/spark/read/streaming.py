@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -220,7 +221,10 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         conditions = PredicateConjunct.of(predicate)
         pruned = prune(scan.info, list(starts), conditions, source.metadata_columns)
         splits = make_splits(pruned.buckets, starts, ends, pruned.low, pruned.high)
-        return [FlussPartition(task) for task in scan.log_tasks(source, predicate, splits)]
+        tasks = scan.log_tasks(source, predicate, splits)
+        # what expires before a task begins is lost, too
+        lossy = not self._options.fail_on_data_loss
+        return [FlussPartition(dataclasses.replace(t, from_log_start=lossy)) for t in tasks]
 
     def _there(self, scan: TableScan, starts: Offsets, ends: Offsets) -> Offsets:
         """Return from where rows are still there; raise when some are not."""
