@@ -20,6 +20,7 @@ BATCHES = 12
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 LOG = fluss.TablePath("fluss", "log")
 KEYS = fluss.TablePath("fluss", "keys")
+BUCKETS = fluss.TablePath("fluss", "buckets")
 
 
 @pytest.fixture
@@ -33,15 +34,18 @@ def engine(tmp_path: Path) -> Iterator[EmbeddedFluss]:
 def connection(engine: EmbeddedFluss) -> Iterator[fluss.FlussConnection]:
     """A connection to a folder with one table of each kind: all but the last segments expire."""
     with engine.connection() as connection:
-        for path, keys in ((LOG, None), (KEYS, ["n"])):
+        for path, keys, buckets in ((LOG, None, 1), (KEYS, ["n"], 1), (BUCKETS, None, 5)):
             descriptor = fluss.TableDescriptor(
-                fluss.Schema(SCHEMA, keys), bucket_count=1, properties={"table.log.ttl": "1ms"}
+                fluss.Schema(SCHEMA, keys),
+                bucket_count=buckets,
+                bucket_keys=None if keys else ["n"],
+                properties={"table.log.ttl": "1ms"},
             )
             connection.get_admin().create_table(path, descriptor)
             table = connection.get_table(path)
             made = table.new_upsert() if keys else table.new_append()
             with made.create_writer() as writer:
-                for i in range(BATCHES):
+                for i in range(BATCHES * buckets):
                     writer.write_arrow(pa.table([[i], ["x" * 300]], schema=SCHEMA))
                     writer.flush()
         yield connection
@@ -111,6 +115,19 @@ def test_a_scan_of_which_all_has_expired_is_empty(
     assert scan.collect()["n"].to_list() == [0, 1, 2]
     expiring()
     assert scan.collect().shape == (0, 2)
+
+
+def test_each_bucket_begins_where_its_log_does(
+    connection: fluss.FlussConnection, expiring: Callable[[], None]
+) -> None:
+    scan = fluss.scan_fluss(BUCKETS, connection=connection, include_metadata=True)
+    assert scan.collect()["n"].sort().to_list() == list(range(5 * BATCHES))
+    expiring()
+    found = scan.collect().group_by("_bucket").agg(pl.col("_log_offset").min()).sort("_bucket")
+    admin = connection.get_admin()
+    first = admin.list_offsets(BUCKETS, list(range(5)), fluss.OffsetSpec.earliest())
+    assert dict(found.iter_rows()) == first
+    assert min(first.values()) > 0
 
 
 @pytest.mark.parametrize("kind", ["changelog", "binlog"])
