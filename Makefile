@@ -160,6 +160,7 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.lake_reads
 	@"$(BIN)/python" -m tests.campaigns.flink_sql
 	@"$(BIN)/python" -m tests.campaigns.flink_sql --lake paimon
+	@"$(BIN)/python" -m tests.campaigns.flink_sql --lake paimon --merged
 	@"$(BIN)/python" -m tests.campaigns.paimon_tiering
 
 bench: $(STAMP)
