@@ -43,6 +43,7 @@ class ForkStep(enum.IntEnum):
     FOLDERS = enum.auto()
     CACHED_CONNECTIONS = enum.auto()
     INTERRUPTS = enum.auto()
+    STACKS = enum.auto()
     SIGNALS = enum.auto()
     ENCODERS = enum.auto()
     REMOTE_FILES = enum.auto()

@@ -12,7 +12,7 @@ from fluss_df import hooks
 EXITS = ["live", "parallel", "writer", "open_clusters", "local"]
 FORKS = [
     "counters", "io_thread", "lane_pool", "folders", "connection", "interrupts",
-    "interrupted", "encoders",
+    "plans", "interrupted", "encoders",
     "remote_fs", "remote_segments", "parallel", "report", "live", "ownership", "server", "launcher",
 ]  # fmt: skip
 

@@ -9,10 +9,13 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 from polars.lazyframe.engine import _CollectBatches, _LocalEngine
+
+from fluss_df.hooks import ForkStep, after_fork
 
 if TYPE_CHECKING:
     from polars._typing import EngineType
@@ -151,6 +154,34 @@ def _reduces(text: str) -> bool:
     return _REDUCTION.search(plain) is not None
 
 
+_stacks_lock = threading.RLock()
+
+
+def _after_fork_in_child() -> None:
+    global _stacks_lock
+    _stacks_lock = threading.RLock()
+
+
+after_fork(ForkStep.STACKS, _after_fork_in_child)
+
+
+def _stacks() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by its number.
+
+    CPython before 3.11.9 holds a lock of its threads meanwhile, and waits for ever where garbage is
+    collected then whose callbacks let a thread run that ends, which needs the lock:
+    https://github.com/python/cpython/issues/106883. So no garbage is collected.
+    """
+    with _stacks_lock:
+        collects = gc.isenabled()
+        try:
+            gc.disable()
+            return sys._current_frames()
+        finally:
+            if collects:
+                gc.enable()
+
+
 def is_collected_whole(node: str) -> bool:
     """Whether a thread is in a ``collect``, without a ``head``, of a query with such a node.
 
@@ -158,7 +189,7 @@ def is_collected_whole(node: str) -> bool:
     query in its hands.
     """
     collect = _LocalEngine.collect.__code__
-    for thread, frame in sys._current_frames().items():
+    for thread, frame in _stacks().items():
         if thread == threading.get_ident() or frame.f_code is not collect:
             continue
         query = frame.f_locals.get("lf")
@@ -171,7 +202,7 @@ def is_collected_whole(node: str) -> bool:
 
 def waited_for() -> object | None:
     """Return the query, or the iterator over its batches, that the main thread waits for."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = _stacks().get(threading.main_thread().ident or 0)
     name = None if frame is None else _WAITS.get(frame.f_code)
     return None if frame is None or name is None else frame.f_locals.get(name)
 
