@@ -10,7 +10,7 @@ import pytest
 from fluss_df.backend import Backend
 from fluss_df.client.connection import FlussConnection
 
-LIMIT_S = 0.015
+LIMIT_S = 0.010
 TURNS = 15
 
 _Queries = tuple[ir.Table, pl.LazyFrame]
@@ -52,13 +52,14 @@ def _join(con: Backend, scan: Callable[[str], pl.LazyFrame]) -> _Queries:
 def test_overhead(con: Backend, make: Callable[..., _Queries]) -> None:
     expr, frame = make(con, con.scan_table)
     assert expr.to_polars().height == frame.collect().height
-    # in turns, the best of each: other work on the machine slows both
+    # The processor's time of this thread, which translates: Polars runs queries in others. In
+    # turns, the best of each: other work on the machine slows both.
     through_ibis, through_polars = [], []
     for _ in range(TURNS):
-        began = time.perf_counter()
+        began = time.thread_time()
         frame.collect()
-        middle = time.perf_counter()
+        middle = time.thread_time()
         expr.to_polars()
         through_polars.append(middle - began)
-        through_ibis.append(time.perf_counter() - middle)
+        through_ibis.append(time.thread_time() - middle)
     assert min(through_ibis) - min(through_polars) < LIMIT_S

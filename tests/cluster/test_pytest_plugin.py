@@ -59,7 +59,8 @@ def run_tests(
     folder: Path, *arguments: str, tests: str = TESTS, ci: bool = False, java: bool = True
 ) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(tests)
-    environment = {name: value for name, value in os.environ.items() if name != "CI"}
+    not_theirs = ("CI", "PYTEST_ADDOPTS")
+    environment = {name: value for name, value in os.environ.items() if name not in not_theirs}
     if ci:
         environment["CI"] = "true"
     if not java:

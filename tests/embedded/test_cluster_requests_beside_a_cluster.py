@@ -373,7 +373,7 @@ def test_producers(places: tuple[Place, Place]) -> None:
             f"all{mark}",
             offsets(at.log, one, (None, 3, 7)),
             offsets(at.log, (None, 0, 9)),
-            offsets(at.parted, (at.partition, 0, 1), (77, 0, 2)),
+            offsets(at.parted, (at.partition, 0, 1), (10**9, 0, 2)),
             offsets(at.keyed, (None, 2, 9)),
         ),
         lambda _: registered(f"all{mark}"),
