@@ -32,23 +32,32 @@ def engine(tmp_path: Path) -> Iterator[EmbeddedFluss]:
 
 @pytest.fixture
 def connection(engine: EmbeddedFluss) -> Iterator[fluss.FlussConnection]:
-    """A connection to a folder with one table of each kind: all but the last segments expire."""
+    """A connection to a folder with a log: all but its last segments expire."""
     with engine.connection() as connection:
-        for path, keys, buckets in ((LOG, None, 1), (KEYS, ["n"], 1), (BUCKETS, None, 5)):
-            descriptor = fluss.TableDescriptor(
-                fluss.Schema(SCHEMA, keys),
-                bucket_count=buckets,
-                bucket_keys=None if keys else ["n"],
-                properties={"table.log.ttl": "1ms"},
-            )
-            connection.get_admin().create_table(path, descriptor)
-            table = connection.get_table(path)
-            made = table.new_upsert() if keys else table.new_append()
-            with made.create_writer() as writer:
-                for i in range(BATCHES * buckets):
-                    writer.write_arrow(pa.table([[i], ["x" * 300]], schema=SCHEMA))
-                    writer.flush()
+        fill(connection, LOG)
         yield connection
+
+
+def fill(
+    connection: fluss.FlussConnection,
+    path: fluss.TablePath,
+    keys: list[str] | None = None,
+    buckets: int = 1,
+) -> None:
+    """Make a table whose segments expire, and write a row to each of some batches."""
+    descriptor = fluss.TableDescriptor(
+        fluss.Schema(SCHEMA, keys),
+        bucket_count=buckets,
+        bucket_keys=None if keys else ["n"],
+        properties={"table.log.ttl": "1ms"},
+    )
+    connection.get_admin().create_table(path, descriptor)
+    table = connection.get_table(path)
+    made = table.new_upsert() if keys else table.new_append()
+    with made.create_writer() as writer:
+        for i in range(BATCHES * buckets):
+            writer.write_arrow(pa.table([[i], ["x" * 300]], schema=SCHEMA))
+            writer.flush()
 
 
 @pytest.fixture
@@ -120,6 +129,7 @@ def test_a_scan_of_which_all_has_expired_is_empty(
 def test_each_bucket_begins_where_its_log_does(
     connection: fluss.FlussConnection, expiring: Callable[[], None]
 ) -> None:
+    fill(connection, BUCKETS, buckets=5)
     scan = fluss.scan_fluss(BUCKETS, connection=connection, include_metadata=True)
     assert scan.collect()["n"].sort().to_list() == list(range(5 * BATCHES))
     expiring()
@@ -134,6 +144,7 @@ def test_each_bucket_begins_where_its_log_does(
 def test_changes_begin_where_the_log_does(
     connection: fluss.FlussConnection, expiring: Callable[[], None], kind: str
 ) -> None:
+    fill(connection, KEYS, ["n"])
     scan = fluss.scan_fluss(f"{KEYS}${kind}", connection=connection)
     assert scan.collect().height == BATCHES
     expiring()
