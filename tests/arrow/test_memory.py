@@ -26,6 +26,7 @@ from tests.memory import PeakMemory
 folder, how = sys.argv[1:]
 table = fluss_df.arrow.dataset("numbers", connection=folder)
 database = duckdb.connect(config={"threads": 2})
+database.execute("SET enable_progress_bar = false")  # it would go to where the result is written
 database.register("t", table)
 database.execute("SELECT c0 FROM t LIMIT 1").fetchall()  # threads and pools are there
 sums = ", ".join(f"sum(c{i})" for i in range(8))

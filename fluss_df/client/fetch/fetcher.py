@@ -251,9 +251,11 @@ class LogFetcher:
                 " older data has expired, and newer was never written",
                 code,
             )
-        if code in STALE_METADATA:
-            self._cluster.forget_leader(position.bucket)
         unknown = code == ErrorCode.UNKNOWN_SERVER_ERROR and position.retry.unknown()
+        if unknown or code in STALE_METADATA:
+            # 0.9.1 may also fail so at what it is deleting: the leader is asked for again, and the
+            # error is then that the table or partition is gone
+            self._cluster.forget_leader(position.bucket)
         self.postpone(position, error, transient=unknown)
 
     def _starts_later(self, position: Position) -> bool:

@@ -20,21 +20,31 @@ Answers = Callable[[list[FetchedBucket], int], list[FetchedBucket]]
 
 
 @pytest.fixture(scope="module")
-def table() -> Iterator[fluss.FlussTable]:
-    """A table of two log batches in one bucket, by TCP."""
-    path = fluss.TablePath("fluss", "t")
+def connection() -> Iterator[fluss.FlussConnection]:
+    """A connection by TCP, which tries again for 0.4 s."""
     with EmbeddedFluss(port=0) as engine:
         options = {"bootstrap.servers": engine.address, "retry-timeout": 400}
         with fluss.connect(options) as connection:
-            schema = fluss.Schema(pa.schema([("x", pa.int64())]))
-            descriptor = fluss.TableDescriptor(schema, bucket_count=1)
-            connection.get_admin().create_table(path, descriptor)
-            table = connection.get_table(path)
-            with table.new_append().create_writer() as writer:
-                for half in (ROWS[:5], ROWS[5:]):
-                    writer.write_arrow(pa.table({"x": half}))
-                    writer.flush()
-            yield table
+            yield connection
+
+
+def filled(connection: fluss.FlussConnection, name: str) -> fluss.FlussTable:
+    """A table of two log batches in one bucket."""
+    path = fluss.TablePath("fluss", name)
+    schema = fluss.Schema(pa.schema([("x", pa.int64())]))
+    descriptor = fluss.TableDescriptor(schema, bucket_count=1)
+    connection.get_admin().create_table(path, descriptor)
+    table = connection.get_table(path)
+    with table.new_append().create_writer() as writer:
+        for half in (ROWS[:5], ROWS[5:]):
+            writer.write_arrow(pa.table({"x": half}))
+            writer.flush()
+    return table
+
+
+@pytest.fixture(scope="module")
+def table(connection: fluss.FlussConnection) -> fluss.FlussTable:
+    return filled(connection, "t")
 
 
 @pytest.fixture
@@ -92,16 +102,18 @@ def test_batches_from_before_the_offset_are_not_taken_for_ever(
         read(table)
 
 
+def failed(buckets: list[FetchedBucket]) -> list[FetchedBucket]:
+    """The answer of a server that failed, and does not say how."""
+    code = ErrorCode.UNKNOWN_SERVER_ERROR
+    return [
+        replace(one, error_code=code, error_message="ClosedChannel", records=None)
+        for one in buckets
+    ]
+
+
 def test_a_failure_that_the_server_does_not_name_passes_or_is_told(
     table: fluss.FlussTable, answered: Callable[[Answers], None]
 ) -> None:
-    def failed(buckets: list[FetchedBucket]) -> list[FetchedBucket]:
-        code = ErrorCode.UNKNOWN_SERVER_ERROR
-        return [
-            replace(one, error_code=code, error_message="ClosedChannel", records=None)
-            for one in buckets
-        ]
-
     # as 0.9.1 answers while it deletes a segment that moved to remote storage
     answered(lambda buckets, call: failed(buckets) if call < 4 else buckets)
     assert read(table) == ROWS
@@ -109,3 +121,18 @@ def test_a_failure_that_the_server_does_not_name_passes_or_is_told(
     with pytest.raises(FlussError, match="ClosedChannel") as told:
         read(table)
     assert told.value.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_dropped_table_is_named_where_the_server_fails_at_it(
+    connection: fluss.FlussConnection, answered: Callable[[Answers], None]
+) -> None:
+    """As 0.9.1 does while a replica is closed, and not removed yet."""
+    table = filled(connection, "dropped")
+    with table.new_scan().create_record_batch_log_scanner() as scanner:
+        scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+        assert scanner.poll_arrow(10_000).num_rows
+        connection.get_admin().drop_table(table.get_table_path())
+        answered(lambda buckets, call: failed(buckets))
+        with pytest.raises(FlussError, match=r"table fluss\.dropped") as told:
+            _ = [scanner.poll_arrow(500) for _ in range(60)]
+    assert told.value.error_code == ErrorCode.TABLE_NOT_EXIST
