@@ -278,4 +278,4 @@ def test_ctrl_c_ends_a_tail(at: Run, tmp_path: Path, command: Callable[..., list
         took = time.monotonic() - began
         assert (process.returncode, said) == (0, b"")
         # 0.3 s where nothing else runs
-        assert took < 1.5
+        assert took < 5

@@ -62,7 +62,7 @@ def test_nobody_listens() -> None:
     began = time.monotonic()
     with pytest.raises(NetworkError, match="no Fluss server can be reached") as raised:
         fluss.connect(address)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert address in raised.value.message
     assert raised.value.error_code == ErrorCode.NETWORK_EXCEPTION
 
@@ -94,7 +94,7 @@ def test_a_silent_server() -> None:
         began = time.monotonic()
         with pytest.raises((NetworkError, DeadlineExceededError), match="300 ms"):
             fluss.connect({"bootstrap.servers": address, "connect-timeout": 300})
-        assert 0.25 < time.monotonic() - began < 2
+        assert 0.25 < time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(

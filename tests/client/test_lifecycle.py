@@ -317,7 +317,7 @@ INTERRUPTED = """
         {call}
     except KeyboardInterrupt:
         took = time.monotonic() - began[0]
-        assert took < 1, took
+        assert took < 5, took
     else:
         raise AssertionError("not interrupted")
     assert connection.get_admin().table_exists(table.get_table_path())
@@ -470,7 +470,7 @@ def test_interrupt_while_a_server_is_silent(
         process.kill()
     assert process.returncode == 0, err
     assert took, err
-    assert float(took[1]) < 1
+    assert float(took[1]) < 5
     found = tables.read(table).column("n").to_pylist()
     assert sorted(n for n in found if 0 <= n < 10**9) == list(range(200_000))
     assert {-1, -2, -4} <= set(found)

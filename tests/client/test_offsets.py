@@ -79,7 +79,7 @@ def test_later_than_now(
     began = time.monotonic()
     with pytest.raises(FlussError, match=str(table.get_table_path())) as ours:
         admin.list_offsets(table.get_table_path(), [0], OffsetSpec.timestamp(future))
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 20
     with pytest.raises(official.FlussError) as theirs:
         official_client.run(
             lambda: official_client.admin.list_offsets(

@@ -57,7 +57,7 @@ def test_poll_returns_at_most_500(thousand: fluss.FlussTable) -> None:
     assert [r["n"] for p in polls for r in rows_of(p)] == list(range(1000))
     began = time.monotonic()
     assert scanner.poll(200).is_empty()
-    assert 0.15 < time.monotonic() - began < 1
+    assert 0.15 < time.monotonic() - began < 10
 
 
 def test_poll_size_is_a_setting(address: str, thousand: fluss.FlussTable) -> None:
@@ -254,7 +254,7 @@ def test_out_of_range(thousand: fluss.FlussTable, offset: int) -> None:
     """Never reset silently."""
     began = time.monotonic()
     error = drain(scan(thousand, offset))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert error.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
     assert str(offset) in error.message
     assert str(thousand.get_table_path()) in error.message

@@ -171,7 +171,7 @@ def refused(
         assert error.error_code == code
         assert error.is_retriable is (code == ErrorCode.NETWORK_EXCEPTION)
     # at once: nothing is tried again
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize(
@@ -483,7 +483,7 @@ def test_half_a_handshake_is_not_held_open(tmp_path: Path, papers: Papers, said:
             with contextlib.suppress(ConnectionError):
                 while peer.recv(1 << 16):
                     pass
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 10
         fluss.connect(settings(engine.address, papers.authority)).close()
 
 
@@ -499,7 +499,7 @@ def test_many_who_never_shake_hands_keep_nobody_out(tmp_path: Path, papers: Pape
         finally:
             began = time.monotonic()
             engine.close()
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 10
             for peer in silent:
                 peer.close()
 
@@ -563,4 +563,4 @@ def test_a_server_that_falls_silent(papers: Papers) -> None:
         ):
             with pytest.raises(FlussError, match="500 ms"):
                 connect()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10

@@ -222,7 +222,7 @@ def test_a_fetch_waits_for_what_is_new(engine: EmbeddedFluss) -> None:
         with RawClient(engine.address) as client:
             began = time.monotonic()
             empty = client.call(api.FETCH_LOG, request)
-            assert 0.3 < time.monotonic() - began < 2
+            assert 0.3 < time.monotonic() - began < 10
             assert not empty.tables_resp[0].buckets_resp[0].records
             request.max_wait_ms = 20_000
             client.send(1015, 0, request.SerializeToString())
@@ -230,7 +230,7 @@ def test_a_fetch_waits_for_what_is_new(engine: EmbeddedFluss) -> None:
             tables.write(table, rows(10))
             began = time.monotonic()
             answer = api.FETCH_LOG.response.FromString(client.receive().body)
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 15
             assert answer.tables_resp[0].buckets_resp[0].records
 
 

@@ -266,6 +266,6 @@ def test_an_interrupt_ends_it(connection: FlussConnection, path: TablePath) -> N
             began = time.monotonic()
             process.send_signal(signal.SIGINT)
             assert process.stdout.readline() == "kept 1000\n"
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 10
         finally:
             process.kill()

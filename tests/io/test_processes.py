@@ -124,7 +124,7 @@ frame.sink_batches(lambda batch: time.sleep(0.2), chunk_size=1000)
         program.send_signal(signal.SIGINT)
         began = time.monotonic()
         _, errors = program.communicate(timeout=30)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert program.returncode in (1, -signal.SIGINT, 130)
     assert "KeyboardInterrupt" in errors
     assert "Fatal" not in errors
@@ -170,7 +170,7 @@ def test_an_interrupt_ends_the_wait_for_a_silent_server(
         program.send_signal(signal.SIGINT)
         began = time.monotonic()
         _, errors = program.communicate(timeout=60)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     # Polars may end an iteration as if it were complete
     assert "KeyboardInterrupt" in errors or ("batches" in query and "StopIteration" in errors)
     assert "Fatal" not in errors
