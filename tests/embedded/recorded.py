@@ -43,6 +43,24 @@ _ROW: Final = {
         "fields": [{"name": "x", "field_type": {"type": "INTEGER"}, "field_id": 1}],
     },
 }
+# a type of whose parts the names, precisions and what may be null are told
+_DEEP: Final = {
+    "type": "ROW",
+    "nullable": False,
+    "fields": [
+        {"name": name, "field_type": kind, "field_id": 6 + number}
+        for number, (name, kind) in enumerate(
+            [
+                ("x y", {"type": "TIME_WITHOUT_TIME_ZONE", "precision": 0}),
+                ("l", {"type": "ARRAY", "element_type": _MAP}),
+                ("t", {"type": "TIMESTAMP_WITHOUT_TIME_ZONE", "precision": 6}),
+                ("z", {"type": "TIMESTAMP_WITH_LOCAL_TIME_ZONE", "precision": 3}),
+                ("d", _DECIMAL["data_type"]),
+                ("c", {"type": "CHAR", "length": 3, "nullable": False}),
+            ]
+        )
+    ],
+}
 _AUTO: Final = "table.auto-partition"
 
 
@@ -84,6 +102,7 @@ TABLES: Final[list[dict[str, Any]]] = [
     {"bucket_count": -3},
     _log(A, {**B, "data_type": _MAP}, bucket_key=["b"]),
     {"bucket_key": ["a", "zz"]},
+    {"schema": _log(A, {**B, "data_type": _DEEP})["schema"] | {"highest_field_id": 11}, "bucket_key": ["b"]},
     {"partition_key": ["b"], **_properties(table_auto__partition_enabled="true")},
     {
         "partition_key": ["a", "b"],
@@ -143,6 +162,10 @@ ALTERATIONS: Final = [
     alter(add_columns=[_added("c", _NOT_NULL)]),
     alter(add_columns=[_added("b")]),
     alter("nope", add_columns=[_added("c")]),
+    alter("nope", config_changes=config("my.own", "1"), add_columns=[_added("c")]),
+    alter("nope", config_changes=config("my.own", "1", 2)),
+    alter("nope", add_columns=[_added("c", place=1)]),
+    alter(config_changes=config("table.datalake.enabled", "7 d")),
 ]
 
 

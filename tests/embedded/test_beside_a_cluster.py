@@ -214,6 +214,37 @@ def test_administration(real: Peer, embedded: Peer, number: int) -> None:
     assert real.ask(kind, request) == real.as_here(embedded.ask(kind, request))
 
 
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_wrong_change_of_a_table_that_may_be_missing(
+    real: Peer, embedded: Peer, missing: bool
+) -> None:
+    """What is wrong whatever the table is comes before the table itself."""
+    column = pb.AddColumn(
+        column_name="c", data_type_json=b'{"type":"INTEGER"}', column_position_type=0
+    )
+    for changes in (
+        {"config_changes": config("my.own", "1"), "add_columns": [column]},
+        {"config_changes": config("my.own", "1", 2)},
+    ):
+        request = pb.AlterTableRequest(
+            table_path=path("nope" if missing else "log"), ignore_if_not_exists=True, **changes
+        )
+        expected = real.as_here(embedded.ask(api.ALTER_TABLE, request))
+        code, message, body = real.ask(api.ALTER_TABLE, request)
+        message = message.removeprefix("java.lang.IllegalArgumentException: ")
+        assert (code, message, body) == expected
+
+
+def test_what_is_set_and_removed_at_once_is_gone(real: Peer, embedded: Peer) -> None:
+    found = []
+    for peer in (real, embedded):
+        peer.create("both_at_once", custom_properties={"my.own": "1", "other": "2"})
+        changes = [*config("my.own", None, 1), *config("my.own", "3"), *config("new", "4")]
+        peer.ask(*alter("both_at_once", config_changes=changes))
+        found.append(peer.table_json("both_at_once")["custom_properties"])
+    assert found == [{"other": "2", "new": "4"}] * 2
+
+
 def batch(writer: int = -1, sequence: int = -1) -> bytes:
     data = pa.record_batch({"a": pa.array(range(3), pa.int32()), "b": ["x", "y", "z"]})
     encoded = encode_log_batch(data, schema_id=1, compression=Compression("none"))

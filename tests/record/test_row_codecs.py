@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fluss_df.errors import FlussError, ProtocolError, SchemaMismatchError
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError, SchemaMismatchError
 from fluss_df.record.layout.bytes_columns import EncodedRows
 from fluss_df.record.rows.compacted import BLOCK_ROWS, RowDecoder, RowEncoder
 from fluss_df.record.rows.row_formats import decoder_of, encoder_of
@@ -110,8 +111,13 @@ def test_mutated_compacted_rows_are_refused_or_read_as_the_model_reads_them() ->
         try:
             expected = m.compacted_row(whole, FLAT)
         except m.BadRowError:
-            with pytest.raises(ProtocolError):
+            with pytest.raises(FlussError) as caught:
                 decoder.decode(whole, np.array([0]), ends)
+            # a timestamp that only Arrow cannot hold is no damage
+            assert caught.value.error_code in (
+                ErrorCode.CORRUPT_MESSAGE,
+                ErrorCode.INVALID_TIMESTAMP_EXCEPTION,
+            )
             refused += 1
         else:
             table = decoder.decode(whole, np.array([0]), ends)
@@ -119,6 +125,28 @@ def test_mutated_compacted_rows_are_refused_or_read_as_the_model_reads_them() ->
             read += 1
     assert refused > 1000
     assert read > 1000
+
+
+@pytest.mark.parametrize("precision", [6, 9])
+def test_a_timestamp_that_arrow_cannot_hold_is_named(precision: int) -> None:
+    """Clients for Java write it in rows: it is refused, and not taken for damage."""
+    column = Column("t", DataType(R.TIMESTAMP_WITHOUT_TIME_ZONE, precision=precision))
+    column = replace(column, type=replace(column.type, nullable=False))
+    least = {6: 2**63 // 1000, 9: 2**63 // 10**6}[precision]
+    for millis in (-least - 2, -least, least - 1, least + 1):
+        row = bytearray(b"\0")
+        bits = millis & (2**64 - 1)
+        while bits >= 0x80:
+            row.append(bits & 0x7F | 0x80)
+            bits >>= 7
+        row += bytes([bits, 0])
+        decoder, ends = RowDecoder([column]), np.array([len(row)])
+        if -least <= millis < least:
+            assert decoder.decode(bytes(row), np.array([0]), ends).num_rows == 1
+            continue
+        with pytest.raises(FlussError, match=r"column 't'.*beyond the .s that Arrow") as caught:
+            decoder.decode(bytes(row), np.array([0]), ends)
+        assert caught.value.error_code == ErrorCode.INVALID_TIMESTAMP_EXCEPTION
 
 
 NESTED = [

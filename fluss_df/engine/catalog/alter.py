@@ -55,30 +55,42 @@ def _check_operation(change: pb.AlterConfig) -> None:
         )
 
 
-def altered(table: Table, request: pb.AlterTableRequest) -> TableDescriptor | None:
-    """Return what a table is to become; None where nothing changes.
+def check_change(request: pb.AlterTableRequest) -> None:
+    """Check what does not hang on the table, before it is looked for, as Fluss does.
 
     Raises ``INVALID_ALTER_TABLE_EXCEPTION`` and others as Fluss has them.
     """
     for change in request.config_changes:
         _check_operation(change)
-    added = [_added_column(column) for column in request.add_columns]
-    columns = bool(
+    for column in request.add_columns:
+        _added_column(column)
+    if request.config_changes and _changes_columns(request):
+        raise _invalid(
+            "Table alteration can only be applied to one of the following: table properties or"
+            " table schema."
+        )
+
+
+def altered(table: Table, request: pb.AlterTableRequest) -> TableDescriptor | None:
+    """Return what a table is to become by a checked request; None where nothing changes.
+
+    Raises ``INVALID_ALTER_TABLE_EXCEPTION`` and others as Fluss has them.
+    """
+    if request.config_changes:
+        return _with_properties(table.descriptor, request)
+    if _changes_columns(request):
+        added = [_added_column(column) for column in request.add_columns]
+        return _with_columns(table.descriptor, request, added)
+    return None
+
+
+def _changes_columns(request: pb.AlterTableRequest) -> bool:
+    return bool(
         request.add_columns
         or request.drop_columns
         or request.rename_columns
         or request.modify_columns
     )
-    if request.config_changes and columns:
-        raise _invalid(
-            "Table alteration can only be applied to one of the following: table properties or"
-            " table schema."
-        )
-    if request.config_changes:
-        return _with_properties(table.descriptor, request)
-    if columns:
-        return _with_columns(table.descriptor, request, added)
-    return None
 
 
 def _invalid(message: str) -> FlussError:
@@ -92,20 +104,22 @@ def _with_properties(old: TableDescriptor, request: pb.AlterTableRequest) -> Tab
         ours = key.startswith("table.")
         if ours and key not in options.ALTERABLE + options.ALTERABLE_LOCAL:
             raise _invalid(f"The option '{key}' is not supported to alter yet.")
-        target = properties if ours else custom
+        if change.op_type == _SET:
+            (properties if ours else custom)[key] = change.config_value
+    # of a key that is both set and removed nothing stays, whatever comes first
+    for change in request.config_changes:
         if change.op_type == _DELETE:
-            target.pop(key, None)
-        else:
-            target[key] = change.config_value
+            properties.pop(change.config_key, None)
+            custom.pop(change.config_key, None)
     if properties == old.properties and custom == old.custom_properties:
         return None
     for key in properties.keys() & {change.config_key for change in request.config_changes}:
-        options.check_option(key, properties[key])
         if key == options.DATALAKE_ENABLED:
             raise _invalid(
                 f"The option '{key}' cannot be altered for tables that were created before the"
                 " Fluss cluster enabled datalake."
             )
+        options.check_option(key, properties[key])
     check_properties(properties, bool(old.schema.primary_keys))
     return _copy(old, old.schema, properties, custom)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from fluss_df.engine.merge import aggregates
@@ -33,7 +33,18 @@ def _shown(names: Iterable[str]) -> str:
 
 def shown_type(kind: DataType) -> str:
     """Return a type as Java's Fluss prints it."""
-    return re.sub(r",(?! )", ", ", str(kind)).upper()
+    if kind.root is TypeRoot.ROW:
+        parts = [f"`{part.name}` {shown_type(part.type)}" for part in kind.fields]
+        text = f"ROW<{', '.join(parts)}>"
+    elif kind.element is not None:
+        text = f"ARRAY<{shown_type(kind.element)}>"
+    elif kind.key is not None and kind.value is not None:
+        text = f"MAP<{shown_type(kind.key)}, {shown_type(kind.value)}>"
+    else:
+        text = str(replace(kind, nullable=True)).upper().replace(",", ", ")
+        if kind.precision is not None and "(" not in text:
+            text = f"{text}({kind.precision})"
+    return text if kind.nullable else f"{text} NOT NULL"
 
 
 def check_keys(value: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fluss_df.engine.auto_partitions import keep_partitions
-from fluss_df.engine.catalog.alter import altered, altered_database
+from fluss_df.engine.catalog.alter import altered, altered_database, check_change
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.lake.lake_of_table import has_lake, shown
 from fluss_df.engine.requests.cluster_requests import ClusterRequests
@@ -147,6 +147,7 @@ class CatalogRequests:
         ):
             # nothing to change succeeds on a Fluss server, whatever the table
             return pb.AlterTableResponse()
+        check_change(request)
         if request.ignore_if_not_exists and not self._engine.catalog.has_table(path):
             return pb.AlterTableResponse()
         with self._altering:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fluss_df.errors import FlussError, ProtocolError, SchemaMismatchError
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError, SchemaMismatchError
 from fluss_df.record.layout.bytes_columns import (
     big_endian_decimals,
     booleans,
@@ -200,7 +200,8 @@ def build(values: Values, t: DataType, valid: Bools | None, fail: Fail) -> pa.Ar
 
     ``valid`` tells which are not null; the others must be zero or empty.
 
-    Raises ProtocolError for values that the type does not have.
+    Raises ProtocolError for values that the type does not have, ``INVALID_TIMESTAMP_EXCEPTION`` for
+    timestamps that Arrow does not have.
     """
     kind = to_arrow(t)
     if isinstance(values, Blobs):
@@ -269,7 +270,9 @@ def _build_stamps(values: Stamps, kind: pa.DataType, valid: Bools | None, fail: 
         # what is beyond 64 bits wraps around, and does not come back
         over = data // per != millis
         if over.any():
-            raise fail(f"a timestamp beyond 64 bits of {unit}", over)
+            # rows hold it, Arrow does not: the row is not corrupt, and comes no other way again
+            error = fail(f"a timestamp beyond the {unit} that Arrow can hold", over)
+            raise FlussError(error.message, ErrorCode.INVALID_TIMESTAMP_EXCEPTION)
     return _array(kind, len(millis), data, valid)
 
 
