@@ -158,6 +158,9 @@ campaigns: $(STAMP)
 	@FLUSS_TIERING_KILLS=100 FLUSS_TIERING_HAND_OVERS=20 "$(BIN)/python" -m pytest -o timeout=7200 tests/lake/tiering/test_tiering_failures.py -k "killed or hand_overs"
 	@FLUSS_TEST_KILLS=100 "$(BIN)/python" -m pytest -o timeout=1200 tests/lake/test_paimon_compaction.py -k kill
 	@"$(BIN)/python" -m tests.campaigns.lake_reads
+	@"$(BIN)/python" -m tests.campaigns.java_client --programs 100
+	@"$(BIN)/python" -m tests.campaigns.java_client --programs 50 --client 1.0.0
+	@"$(BIN)/python" -m tests.campaigns.flink_embedded
 	@"$(BIN)/python" -m tests.campaigns.flink_sql
 	@"$(BIN)/python" -m tests.campaigns.flink_sql --lake paimon
 	@"$(BIN)/python" -m tests.campaigns.flink_sql --lake paimon --merged

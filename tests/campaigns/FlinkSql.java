@@ -1,37 +1,60 @@
 import java.util.Timer;
 import java.util.TimerTask;
-import org.apache.flink.core.execution.JobClient;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.flink.table.api.EnvironmentSettings;
 import org.apache.flink.table.api.TableEnvironment;
 import org.apache.flink.table.api.TableResult;
 import org.apache.flink.types.Row;
 import org.apache.flink.util.CloseableIterator;
 
-/** Runs queries of Flink SQL on a Fluss cluster; prints a line for each row: its fields, by tabs. */
+/**
+ * Runs statements of Flink SQL on a Fluss cluster; prints a line for each row: its fields, by tabs.
+ *
+ * <p>A query that begins with STREAM never ends: it is cancelled when no row came for a while, and
+ * its rows begin with their kind of change.
+ */
 public class FlinkSql {
     private static final long LONGEST_MS = 60_000;
+    private static final long QUIET_MS = 20_000;
+    private static final String STREAM = "STREAM ";
+
+    private static TableEnvironment environment(EnvironmentSettings settings, String servers) {
+        TableEnvironment flink = TableEnvironment.create(settings);
+        flink.getConfig().set("parallelism.default", "2");
+        flink.executeSql("CREATE CATALOG fluss WITH ('type' = 'fluss', 'bootstrap.servers' = '" + servers + "')");
+        flink.executeSql("USE CATALOG fluss");
+        return flink;
+    }
 
     public static void main(String[] args) throws Exception {
-        TableEnvironment flink = TableEnvironment.create(EnvironmentSettings.inBatchMode());
-        flink.getConfig().set("parallelism.default", "2");
-        flink.executeSql("CREATE CATALOG fluss WITH ('type' = 'fluss', 'bootstrap.servers' = '" + args[0] + "')");
-        flink.executeSql("USE CATALOG fluss");
+        TableEnvironment batch = environment(EnvironmentSettings.inBatchMode(), args[0]);
+        TableEnvironment streaming = environment(EnvironmentSettings.inStreamingMode(), args[0]);
         for (int query = 1; query < args.length; query++) {
-            TableResult result = null;
+            boolean endless = args[query].startsWith(STREAM);
+            AtomicLong until = new AtomicLong(System.currentTimeMillis() + LONGEST_MS);
             Timer timer = new Timer(true);
             try {
-                result = flink.executeSql(args[query]);
-                JobClient job = result.getJobClient().get();
-                timer.schedule(new TimerTask() {
+                TableResult result = endless
+                        ? streaming.executeSql(args[query].substring(STREAM.length()))
+                        : batch.executeSql(args[query]);
+                // statements that define something have no job
+                result.getJobClient().ifPresent(job -> timer.schedule(new TimerTask() {
                     @Override
                     public void run() {
-                        job.cancel();
+                        if (System.currentTimeMillis() > until.get()) {
+                            job.cancel();
+                            cancel();
+                        }
                     }
-                }, LONGEST_MS);
+                }, 500, 500));
                 CloseableIterator<Row> rows = result.collect();
                 while (rows.hasNext()) {
                     Row row = rows.next();
                     StringBuilder line = new StringBuilder("row " + query);
+                    if (endless) {
+                        until.set(System.currentTimeMillis() + QUIET_MS);
+                        line.append('\t').append(row.getKind().shortString());
+                    }
                     for (int field = 0; field < row.getArity(); field++) {
                         line.append('\t').append(row.getField(field));
                     }

@@ -39,17 +39,19 @@ _ROW = (
 _WHERE = ("", " WHERE id >= 1200", " WHERE `day` = 'd1'", " WHERE name LIKE 'v1%'")
 
 
-def sql(cluster: LocalCluster, queries: Sequence[str], datalake: str) -> dict[int, list[str] | str]:
-    """Return the rows of queries by their places, or why Flink refuses one."""
+def sql(
+    servers: str, queries: Sequence[str], datalake: str | None = None
+) -> dict[int, list[str] | str]:
+    """Return the rows of statements by their places, or why Flink refuses one."""
 
     def fill(folder: Path) -> None:
         copy_artifact(_PLANNER, "fetch the planner of Flink SQL", folder)
 
     planner = sorted(made_once("flink-planner-1.20.3", fill).glob("*.jar"))
-    jars = [*lake._flink_jars(), *lake.lake_jars(datalake), *planner]
+    jars = [*lake._flink_jars(), *(lake.lake_jars(datalake) if datalake else ()), *planner]
     command = [str(find_java()), *lake._TIERING_JVM, "-cp", os.pathsep.join(map(str, jars))]
     done = subprocess.run(
-        [*command, str(_MAIN), cluster.bootstrap_servers, *queries],
+        [*command, str(_MAIN), servers, *queries],
         capture_output=True,
         text=True,
         timeout=2400,
@@ -140,7 +142,7 @@ def main(service: str, kinds: Sequence[str], datalake: str, *, merged: bool) -> 
         asked = [(table, where) for table in tables for where in _WHERE]
         queries = [f"SELECT {_ROW} FROM fluss.`{t.name}`{where}" for t, where in asked]
         began = time.monotonic()
-        answers = sql(cluster, queries, datalake)
+        answers = sql(cluster.bootstrap_servers, queries, datalake)
         print(f"{len(queries)} queries of Flink in {time.monotonic() - began:.0f} s")
         equal = 0
         for number, (table, where) in enumerate(asked):

@@ -290,10 +290,11 @@ class Program:
             made["part"] = rng.choice(_PARTITIONED_BY[t.types["part"]["type"]])
         return list(made.values())
 
-    def rows(self, t: Table) -> list[list[Any]]:
-        """Some rows."""
+    def rows(self, t: Table, *, keyed: bool) -> list[list[Any]]:
+        """Some rows, for a table with keys or without."""
         made = [self.row(t) for _ in range(self.rng.choice([0, 1, 5, 40]))]
-        t.rows = (t.rows + made)[-200:]
+        if keyed == bool(t.keys):
+            t.rows = (t.rows + made)[-200:]
         return made
 
     def one(self, t: Table) -> Order:
@@ -316,18 +317,18 @@ class Program:
             named = {"partition": "none"} if rng.random() < 0.1 else {}
         match kind:
             case "append":
-                return at | {"do": "append", "rows": self.rows(t)}
+                return at | {"do": "append", "rows": self.rows(t, keyed=False)}
             case "upsert":
                 if rng.random() < 0.3:
                     columns = list(dict.fromkeys([*t.keys, *some]))
-                    rows = self.rows(t)
+                    rows = self.rows(t, keyed=True)
                     place = {n: i for i, n in enumerate(names)}
                     for one in rows:
                         for n in names:
                             if n not in columns:
                                 one[place[n]] = None
                     return at | {"do": "upsert", "columns": columns, "rows": rows}
-                return at | {"do": "upsert", "rows": self.rows(t)}
+                return at | {"do": "upsert", "rows": self.rows(t, keyed=True)}
             case "delete":
                 rows = rng.sample(t.rows, min(len(t.rows), rng.randint(0, 5)))
                 order = at | {"do": "delete", "rows": rows}
