@@ -102,7 +102,8 @@ TABLES: Final[list[dict[str, Any]]] = [
     {"bucket_count": -3},
     _log(A, {**B, "data_type": _MAP}, bucket_key=["b"]),
     {"bucket_key": ["a", "zz"]},
-    {"schema": _log(A, {**B, "data_type": _DEEP})["schema"] | {"highest_field_id": 11}, "bucket_key": ["b"]},
+    {"schema": {**_log(A, {**B, "data_type": _DEEP})["schema"], "highest_field_id": 11},
+     "bucket_key": ["b"]},
     {"partition_key": ["b"], **_properties(table_auto__partition_enabled="true")},
     {
         "partition_key": ["a", "b"],
