@@ -1,3 +1,4 @@
+import java.util.Arrays;
 import java.util.Timer;
 import java.util.TimerTask;
 import java.util.concurrent.atomic.AtomicLong;
@@ -56,7 +57,8 @@ public class FlinkSql {
                         line.append('\t').append(row.getKind().shortString());
                     }
                     for (int field = 0; field < row.getArity(); field++) {
-                        line.append('\t').append(row.getField(field));
+                        Object value = row.getField(field);
+                        line.append('\t').append(value instanceof Object[] ? Arrays.deepToString((Object[]) value) : value);
                     }
                     System.out.println(line);
                 }
@@ -66,7 +68,8 @@ public class FlinkSql {
                 while (cause.getCause() != null) {
                     cause = cause.getCause();
                 }
-                System.out.println("refused " + query + "\t" + cause);
+                boolean ended = endless && String.valueOf(cause.getMessage()).contains("cancelled");
+                System.out.println(ended ? "end " + query : "refused " + query + "\t" + cause);
             }
             timer.cancel();
             System.out.flush();

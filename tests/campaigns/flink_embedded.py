@@ -53,8 +53,8 @@ STATEMENTS: Final = [
     "STREAM SELECT * FROM f.keyed",
     "STREAM SELECT * FROM f.parted WHERE dt = 'y'",
     "STREAM SELECT id, name, v, _change_type, _log_offset FROM f.`keyed$changelog`",
-    "STREAM SELECT o.a, p.name FROM (SELECT a, PROCTIME() AS at FROM f.logged) o"
-    " JOIN f.keyed FOR SYSTEM_TIME AS OF o.at AS p ON o.a = p.id",
+    "STREAM SELECT o.a, p.name FROM (SELECT a, PROCTIME() AS now FROM f.logged) o"
+    " JOIN f.keyed FOR SYSTEM_TIME AS OF o.now AS p ON o.a = p.id",
     "ALTER TABLE f.logged SET ('my.own' = '1')",
     "ALTER TABLE f.logged SET ('table.log.format' = 'INDEXED')",
     "ALTER TABLE f.logged ADD (z INT)",
@@ -62,7 +62,7 @@ STATEMENTS: Final = [
     "DESCRIBE f.logged",
     "STREAM SELECT * FROM f.logged",
     "ALTER TABLE f.parted DROP PARTITION (dt = 'x')",
-    "SELECT * FROM f.none LIMIT 1",
+    "SELECT * FROM f.missing LIMIT 1",
     "DROP TABLE f.logged",
     "DROP DATABASE f RESTRICT",
     "DROP DATABASE f CASCADE",
