@@ -205,6 +205,25 @@ REQUESTS: list[tuple[api.Api[Any, Any], Message]] = [
             )
         ]
     ),
+    *(
+        (
+            api.GET_METADATA,
+            pb.MetadataRequest(
+                partitions_path=[
+                    pb.PathOfPartition(
+                        database_name=database, table_name=table, partition_name="missing"
+                    )
+                ]
+            ),
+        )
+        for database, table in (
+            (DATABASE, "parted"),
+            (DATABASE, "log"),
+            (DATABASE, "nope"),
+            ("nope", "log"),
+        )
+    ),
+    (api.GET_METADATA, pb.MetadataRequest(partitions_id=[10**9])),
 ]
 
 

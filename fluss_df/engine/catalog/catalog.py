@@ -459,6 +459,13 @@ class Catalog:
                 )
             ]
 
+    def partition(self, path: TablePath, name: str) -> tuple[Table, Partition] | None:
+        """Return a table and its partition of a name; None where either is missing."""
+        with self._lock:
+            table = self._tables.get(path)
+            partition = None if table is None else table.partitions.get(name)
+            return None if table is None or partition is None else (table, partition)
+
     def partition_by_id(self, partition_id: int) -> tuple[Table, Partition] | None:
         """Return a partition and its table, or None."""
         return self._partitions.get(partition_id)

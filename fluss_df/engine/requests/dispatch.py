@@ -400,13 +400,15 @@ class Dispatcher:
                 bucket_metadata=[] if table.partitioned else _buckets(table),
             )
         for asked in paced(request.partitions_path):
-            table = catalog.table(path_of(asked))
-            partition = table.partitions.get(asked.partition_name)
-            if partition is None:
+            # also where there is no such table: writers for Java then send what they have for others,
+            # and by TABLE_NOT_EXIST would ask the same again without end
+            found = catalog.partition(path_of(asked), asked.partition_name)
+            if found is None:
                 raise FlussError(
-                    f"Table partition '{table.path}(p={asked.partition_name})' does not exist.",
+                    f"Table partition '{path_of(asked)}(p={asked.partition_name})' does not exist.",
                     ErrorCode.PARTITION_NOT_EXISTS,
                 )
+            table, partition = found
             room.take(_BUCKET_BYTES * (1 + table.buckets))
             self._add_partition(response, table, partition.name, partition.id)
         for partition_id in paced(request.partitions_id):
