@@ -400,8 +400,8 @@ class Dispatcher:
                 bucket_metadata=[] if table.partitioned else _buckets(table),
             )
         for asked in paced(request.partitions_path):
-            # also where there is no such table: writers for Java then send what they have for others,
-            # and by TABLE_NOT_EXIST would ask the same again without end
+            # Also where there is no such table: writers for Java then send what they have for other
+            # tables. By TABLE_NOT_EXIST they would ask the same again without end.
             found = catalog.partition(path_of(asked), asked.partition_name)
             if found is None:
                 raise FlussError(
