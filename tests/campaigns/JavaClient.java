@@ -78,7 +78,8 @@ public class JavaClient {
         Configuration options = new Configuration();
         options.set(ConfigOptions.BOOTSTRAP_SERVERS, Collections.singletonList(address));
         options.setString("client.writer.bucket.no-key-assigner", "round_robin");
-        options.setString("client.writer.batch-timeout", "10ms");
+        // long enough for the rows of an order to be one batch: one that changes nothing takes an offset
+        options.setString("client.writer.batch-timeout", "100ms");
         connection = ConnectionFactory.createConnection(options);
         admin = connection.getAdmin();
     }
@@ -315,6 +316,9 @@ public class JavaClient {
                     until = System.nanoTime() + QUIET_NS;
                 }
                 for (TableBucket bucket : records.buckets()) {
+                    if (records.records(bucket).isEmpty()) { // clients of 1.0 name it all the same
+                        continue;
+                    }
                     String name = partitions.getOrDefault(bucket.getPartitionId(), "") + "/" + bucket.getBucket();
                     List<String> rows = found.computeIfAbsent(name, any -> new ArrayList<>());
                     for (ScanRecord record : records.records(bucket)) {

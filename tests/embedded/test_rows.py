@@ -292,6 +292,39 @@ def test_numbers_are_never_given_twice(tmp_path: Path, synced: bool) -> None:
     table.engine.close()
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "what"),
+    [
+        ("TIME", -5, "row 1, column 'v'"),
+        ("TIME", 86_400_000, "row 1, column 'v'"),
+        ("TIMESTAMP(9)", 2**62, "row 1, column 'v' .*beyond the ns that Arrow can hold"),
+    ],
+)
+def test_a_value_that_its_type_has_not_is_refused_for_good(
+    tmp_path: Path, kind: str, value: int, what: str
+) -> None:
+    """Clients for Java write such rows, and send again without end what is called corrupt."""
+    engine = Engine(tmp_path / "d", EngineOptions())
+    types = {"TIME": pa.time32("ms"), "TIMESTAMP(9)": pa.timestamp("ns")}
+    schema = Schema(pa.schema([("id", pa.int32()), ("v", types[kind])]), ["id"])
+    engine.catalog.create_table(PATH, TableDescriptor(schema, bucket_count=1).to_json(), False)
+    kv = engine.kv_bucket(TableBucket(engine.catalog.table(PATH).id, 0))[1]
+    # the same bytes, of a number and what follows it
+    shape = {"TIME": pa.int32(), "TIMESTAMP(9)": pa.int64()}[kind]
+    written = pa.table({"id": [1, 2], "v": [0, value], "nanos": [0, 0]})
+    columns = pa.schema([("id", pa.int32()), ("v", shape), ("nanos", pa.int32())])
+    columns = columns if kind != "TIME" else pa.schema(list(columns)[:2])
+    twin = Schema(columns, ["id"])
+    encoder = KvEncoder(1, twin.columns, ["id"])
+    encoded = encoder.encode(written.select(columns.names).cast(columns), np.zeros(2, np.bool_))
+    encoded.stamp(-1, -1)
+    with pytest.raises(FlussError, match=what) as caught:
+        kv.put(memoryview(encoded.to_bytes()))
+    assert not caught.value.is_retriable
+    assert not list(kv.scan()[0])
+    engine.close()
+
+
 def test_a_batch_that_is_damaged_changes_nothing(tmp_path: Path) -> None:
     table = Rows(tmp_path / "d")
     table.put({1: "a", 2: "b"})

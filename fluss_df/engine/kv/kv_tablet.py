@@ -25,7 +25,6 @@ from fluss_df.engine.kv.batch_changes import ChangeBuilder, read_batch
 from fluss_df.engine.kv.kv_loading import StoreLoader
 from fluss_df.engine.kv.kv_replay import NOT_COUNTED, Changes
 from fluss_df.engine.kv.kv_store import DamagedStoreError, KvResources, KvState, KvStore, StoreWork
-from fluss_df.engine.log.append_checks import corrupt
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.merge.values_pool import TableCodec
 from fluss_df.engine.tables import options
@@ -291,7 +290,11 @@ class KvTablet:
                 )
                 end = self.log.append_changes(batch).durable_at
             except ProtocolError as error:
-                raise corrupt(self.name, error) from error
+                # the checksum holds: sent again, as clients do corrupt records, it would be the same
+                raise FlussError(
+                    f"A record for table bucket {self.name} cannot be stored: {error.message}",
+                    ErrorCode.UNKNOWN_SERVER_ERROR,
+                ) from error
             rows = NOT_COUNTED if more is None else self._newest.rows + more
             self._newest = replace(self._newest, applied=end, rows=rows)
             self._pending.append(_Pending(values, self._newest, data.nbytes))
