@@ -290,7 +290,7 @@ class KvTablet:
                 )
                 end = self.log.append_changes(batch).durable_at
             except ProtocolError as error:
-                # the checksum holds: what clients send again, as they do corrupt records, is the same
+                # the checksum holds: corrupt records are sent again, and this would be the same
                 raise FlussError(
                     f"A record for table bucket {self.name} cannot be stored: {error.message}",
                     ErrorCode.UNKNOWN_SERVER_ERROR,
