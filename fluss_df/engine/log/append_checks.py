@@ -19,8 +19,6 @@ MOST_BYTES: Final = 1 << 30
 _MOST_BATCHES: Final = 16 << 10
 # bytes of the smallest record of a row format: its length (4) and its change type (1)
 _LEAST_ROW: Final = 5
-# what is said of batches that are whole: clients must not send them again, as they do corrupt ones
-_NOT_CORRUPT: Final = (ErrorCode.SCHEMA_NOT_EXIST, ErrorCode.INVALID_TIMESTAMP_EXCEPTION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ def check_batches(
         for i in range(len(headers)):
             _check_payload(name, records, headers, i, layouts)
     except FlussError as error:
-        if error.error_code in _NOT_CORRUPT:
+        if error.error_code == ErrorCode.SCHEMA_NOT_EXIST:
             raise
         raise corrupt(name, error) from error
     return headers
