@@ -58,30 +58,21 @@ class Storm:
             return took < seconds or (self.interrupts == interrupts and took < _MOST_S)
 
         while goes_on():
-            # the second interrupt may come while the first one is caught, and never later
+            self._left = 2
             try:
-                try:
-                    self._left = 2
-                    _repeat(step, numbers, goes_on)
-                    self._left = 0
-                except KeyboardInterrupt:
-                    self._left = 0
-                except RuntimeError as error:
-                    # as of a lock of Python's own that an interrupt let go of
-                    self._left = 0
-                    self.errors.append(repr(error))
-                except Exception:
-                    # let it be told in peace
-                    self._left = 0
-                    raise
+                _repeat(step, numbers, goes_on)
             except KeyboardInterrupt:
                 pass
+            except RuntimeError as error:
+                # as of a lock of Python's own that an interrupt let go of
+                self.errors.append(repr(error))
         ended.set()
         thread.join()
         signal.signal(signal.SIGINT, before)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self._left:
+        # the second interrupt may come while the first one is caught, and not where it was
+        if self._left and _repeats(frame):
             self._left -= 1
             self.interrupts += 1
             raise KeyboardInterrupt
@@ -98,6 +89,13 @@ def _repeat(step: Step, numbers: Iterator[int], goes_on: Callable[[], bool]) -> 
     # by a try around the loop, and this is where it raises interrupts
     while goes_on():
         step(next(numbers))
+
+
+def _repeats(frame: FrameType | None) -> bool:
+    """Whether steps are being done where a frame is."""
+    while frame is not None and frame.f_code is not _repeat.__code__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def put_of(writer: Any) -> Callable[[Any], fluss.WriteResultHandle]:
