@@ -309,14 +309,13 @@ def test_a_value_that_its_type_has_not_is_refused_for_good(
     schema = Schema(pa.schema([("id", pa.int32()), ("v", types[kind])]), ["id"])
     engine.catalog.create_table(PATH, TableDescriptor(schema, bucket_count=1).to_json(), False)
     kv = engine.kv_bucket(TableBucket(engine.catalog.table(PATH).id, 0))[1]
-    # the same bytes, of a number and what follows it
-    shape = {"TIME": pa.int32(), "TIMESTAMP(9)": pa.int64()}[kind]
-    written = pa.table({"id": [1, 2], "v": [0, value], "nanos": [0, 0]})
-    columns = pa.schema([("id", pa.int32()), ("v", shape), ("nanos", pa.int32())])
-    columns = columns if kind != "TIME" else pa.schema(list(columns)[:2])
-    twin = Schema(columns, ["id"])
-    encoder = KvEncoder(1, twin.columns, ["id"])
-    encoded = encoder.encode(written.select(columns.names).cast(columns), np.zeros(2, np.bool_))
+    # the same bytes, as numbers: of a timestamp, its milliseconds and what is beyond them
+    parts = {"TIME": [pa.int32()], "TIMESTAMP(9)": [pa.int64(), pa.int32()]}[kind]
+    columns = pa.schema([("id", pa.int32()), *((f"part {i}", t) for i, t in enumerate(parts))])
+    written = pa.table([[1, 2], [0, value], [0, 0]][: len(columns)], schema=columns)
+    encoded = KvEncoder(1, Schema(columns, ["id"]).columns, ["id"]).encode(
+        written, np.zeros(2, np.bool_)
+    )
     encoded.stamp(-1, -1)
     with pytest.raises(FlussError, match=what) as caught:
         kv.put(memoryview(encoded.to_bytes()))
