@@ -59,7 +59,7 @@ def data_type(rng: random.Random, depth: int = 0) -> Type:
 
 
 def text(rng: random.Random, most: int) -> str:
-    """A random text of at most so many characters."""
+    """A random text of at most ``most`` characters."""
     letters = rng.choice([string.ascii_lowercase, "aA %_\\'\"", "äßé漢😀\x00\n"])
     return "".join(rng.choice(letters) for _ in range(rng.randint(0, most)))
 

@@ -55,23 +55,25 @@ def _check_operation(change: pb.AlterConfig) -> None:
         )
 
 
-def check_change(request: pb.AlterTableRequest) -> None:
-    """Check what does not hang on the table, before it is looked for, as Fluss does.
+def checked_columns(request: pb.AlterTableRequest) -> list[Column]:
+    """Check what does not hang on the table, before it is looked for; return the new columns.
 
     Raises ``INVALID_ALTER_TABLE_EXCEPTION`` and others as Fluss has them.
     """
     for change in request.config_changes:
         _check_operation(change)
-    for column in request.add_columns:
-        _added_column(column)
+    added = [_added_column(column) for column in request.add_columns]
     if request.config_changes and _changes_columns(request):
         raise _invalid(
             "Table alteration can only be applied to one of the following: table properties or"
             " table schema."
         )
+    return added
 
 
-def altered(table: Table, request: pb.AlterTableRequest) -> TableDescriptor | None:
+def altered(
+    table: Table, request: pb.AlterTableRequest, added: Sequence[Column]
+) -> TableDescriptor | None:
     """Return what a table is to become by a checked request; None where nothing changes.
 
     Raises ``INVALID_ALTER_TABLE_EXCEPTION`` and others as Fluss has them.
@@ -79,7 +81,6 @@ def altered(table: Table, request: pb.AlterTableRequest) -> TableDescriptor | No
     if request.config_changes:
         return _with_properties(table.descriptor, request)
     if _changes_columns(request):
-        added = [_added_column(column) for column in request.add_columns]
         return _with_columns(table.descriptor, request, added)
     return None
 

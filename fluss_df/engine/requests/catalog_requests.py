@@ -6,11 +6,11 @@ import contextlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fluss_df.engine.auto_partitions import keep_partitions
-from fluss_df.engine.catalog.alter import altered, altered_database, check_change
+from fluss_df.engine.catalog.alter import altered, altered_database, checked_columns
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.lake.lake_of_table import has_lake, shown
 from fluss_df.engine.requests.cluster_requests import ClusterRequests
@@ -20,6 +20,7 @@ from fluss_df.metadata import TablePath
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.message_parts import path_of
+from fluss_df.types import Column
 
 
 class CatalogRequests:
@@ -147,16 +148,18 @@ class CatalogRequests:
         ):
             # nothing to change succeeds on a Fluss server, whatever the table
             return pb.AlterTableResponse()
-        check_change(request)
+        added = checked_columns(request)
         if request.ignore_if_not_exists and not self._engine.catalog.has_table(path):
             return pb.AlterTableResponse()
         with self._altering:
-            self._change_table(path, request)
+            self._change_table(path, request, added)
         return pb.AlterTableResponse()
 
-    def _change_table(self, path: TablePath, request: pb.AlterTableRequest) -> None:
+    def _change_table(
+        self, path: TablePath, request: pb.AlterTableRequest, added: Sequence[Column]
+    ) -> None:
         table = self._engine.catalog.table(path)
-        changed = altered(table, request)
+        changed = altered(table, request, added)
         if changed is None:
             return
         old, new, lake = table.descriptor.schema, changed.schema, self._engine.lake

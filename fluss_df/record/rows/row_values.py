@@ -270,7 +270,7 @@ def _build_stamps(values: Stamps, kind: pa.DataType, valid: Bools | None, fail: 
         # what is beyond 64 bits wraps around, and does not come back
         over = data // per != millis
         if over.any():
-            # rows hold it, Arrow does not: the row is not corrupt, and comes no other way again
+            # a row can hold it, and is not damaged: to send or fetch it again would not help
             error = fail(f"a timestamp beyond the {unit} that Arrow can hold", over)
             raise FlussError(error.message, ErrorCode.INVALID_TIMESTAMP_EXCEPTION)
     return _array(kind, len(millis), data, valid)
