@@ -21,11 +21,13 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 from tests.pieces import UNKNOWN_S, piece_of, read_seconds, write_seconds
-from tests.slow import is_slow
+from tests.slow import is_left_out, is_slow
 
 # Behind its timeout, a test that the signal of pytest-timeout did not end has this long; then its
 # process ends, and says where its threads are.
 _GRACE_S: Final = 60.0
+# how many cases of each function were collected that are not slow
+_CASES: Final = pytest.StashKey[Counter[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -92,7 +94,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what is slow."""
-    if is_slow(item.nodeid):
+    slow = is_slow(item.nodeid)
+    if not slow:
+        function, _, _ = item.nodeid.partition("[")
+        cases = item.config.stash.setdefault(_CASES, Counter())
+        slow = is_left_out(item.nodeid, cases[function])
+        cases[function] += 1
+    if slow:
         item.add_marker("slow")
 
 

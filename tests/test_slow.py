@@ -10,7 +10,7 @@ import pytest
 from tests import slow
 
 ROOT = Path(__file__).parent.parent
-PATTERNS = [pattern for some in slow.SLOW.values() for pattern in some]
+PATTERNS = [*(pattern for some in slow.SLOW.values() for pattern in some), *slow.SAMPLED]
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +42,15 @@ def test_each_pattern_is_of_tests_that_are_there(pattern: str, functions: list[s
         ("tests/spark/test_lake.py::test_lake_and_log_are_one_table[classic-paimon-log]", True),
         ("tests/lake/test_union.py::test_a_partition_that_fluss_has_no_more[iceberg]", True),
         ("tests/lake/tiering/test_tiering_service.py::test_x[keys]", False),
-        ("tests/backend/test_conditions.py::test_random_conditions[embedded]", False),
+        ("tests/backend/test_windows.py::test_frames_of_rows[0]", False),
     ],
 )
 def test_a_name_tells(test: str, is_slow: bool) -> None:
     assert slow.is_slow(test) is is_slow
+
+
+def test_of_many_cases_every_fifth_is_not_slow() -> None:
+    test = "tests/backend/test_windows.py::test_frames_of_rows[x]"
+    assert [case for case in range(11) if not slow.is_left_out(test, case)] == [0, 5, 10]
+    other = "tests/pushdown/test_keys.py::test_x[x]"
+    assert not any(slow.is_left_out(other, case) for case in range(11))

@@ -36,7 +36,18 @@ _ROW = (
     "CAST(id AS STRING) || '|' || name || '|' || CAST(price AS STRING) || '|' ||"
     " DATE_FORMAT(`at`, 'yyyy-MM-dd HH:mm:ss') || '|' || CAST(small AS STRING) || '|' || `day`"
 )
-_WHERE = ("", " WHERE id >= 1200", " WHERE `day` = 'd1'", " WHERE name LIKE 'v1%'")
+#: conditions of a query, and the same in Polars
+CONDITIONS = {
+    "": pl.lit(True),
+    " WHERE id >= 1200": pl.col("id") >= 1200,
+    " WHERE `day` = 'd1'": pl.col("day") == "d1",
+    " WHERE name LIKE 'v1%'": pl.col("name").str.starts_with("v1"),
+}
+
+
+def statement(table: str, where: str) -> str:
+    """Return a query of a table's rows, as :func:`texts` has them."""
+    return f"SELECT {_ROW} FROM fluss.`{table}`{where}"
 
 
 def sql(
@@ -139,22 +150,16 @@ def main(service: str, kinds: Sequence[str], datalake: str, *, merged: bool) -> 
                 table.delete(list(range(1200, 1600, 7)))
             assert table.tiered() != table.ends()
             print(f"{table.kind}: lake to {table.tiered()}, log to {table.ends()}", flush=True)
-        asked = [(table, where) for table in tables for where in _WHERE]
-        queries = [f"SELECT {_ROW} FROM fluss.`{t.name}`{where}" for t, where in asked]
+        asked = [(table, where) for table in tables for where in CONDITIONS]
+        queries = [statement(table.name, where) for table, where in asked]
         began = time.monotonic()
         answers = sql(cluster.bootstrap_servers, queries, datalake)
         print(f"{len(queries)} queries of Flink in {time.monotonic() - began:.0f} s")
         equal = 0
         for number, (table, where) in enumerate(asked):
             frame = fluss.scan_fluss(table.name, connection=connection)
-            conditions = {
-                "": pl.lit(True),
-                _WHERE[1]: pl.col("id") >= 1200,
-                _WHERE[2]: pl.col("day") == "d1",
-                _WHERE[3]: pl.col("name").str.starts_with("v1"),
-            }
-            ours = texts(frame.filter(conditions[where]).collect())
-            assert ours == texts(table.expected().filter(conditions[where])), (table.kind, where)
+            ours = texts(frame.filter(CONDITIONS[where]).collect())
+            assert ours == texts(table.expected().filter(CONDITIONS[where])), (table.kind, where)
             answer = answers[number]
             if isinstance(answer, str):
                 print(f"{table.kind}{where}: Flink gives no answer: {answer[:200]}")

@@ -1,0 +1,134 @@
+"""Flink beside a folder of the embedded engine with a lake: it tiers its tables, and reads them.
+
+First our service tiers a part of each table, and Flink SQL reads lake and log as one. Then Flink's
+tiering service goes on where ours stood, and ours where Flink's stood; each time all rows are held
+against a plain model. Flink 1.20 and Fluss's connector come from Maven Central.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fluss_df.cluster.servers import lake
+from fluss_df.cluster.servers.java import find_java
+from fluss_df.embedded import EmbeddedFluss
+from tests.campaigns.flink_sql import CONDITIONS, sql, statement, texts
+from tests.lake.folders import BY_HAND, IN_A_SECOND, assert_elsewhere, assert_reads, table, tier
+from tests.lake.tiering.support import KINDS, LakeTable
+
+# what the connector says of every union of a primary-key table in Iceberg, and where a read of a
+# log does not end, on a real cluster, too
+_REFUSED = "lake records must instance of sorted view"
+_CANCELLED = "Job was cancelled"
+
+
+@contextlib.contextmanager
+def _flink_tiers(address: str, folder: Path) -> Iterator[None]:
+    """Run Flink's tiering service for an embedded server meanwhile."""
+    arguments = {
+        "fluss.bootstrap.servers": address,
+        "fluss.tiering.poll.table.interval": "1s",
+        "datalake.format": "iceberg",
+        "datalake.iceberg.type": "jdbc",
+        "datalake.iceberg.uri": f"jdbc:sqlite:{folder / 'lake' / 'catalog.db'}",
+        "datalake.iceberg.warehouse": f"file://{folder / 'lake' / 'warehouse'}",
+    }
+    jars = os.pathsep.join(map(str, [*lake._flink_jars(), *lake.lake_jars("iceberg")]))
+    command = [str(find_java()), *lake._TIERING_JVM, "-cp", jars, str(lake._TIERING_MAIN)]
+    words = (text for key, value in arguments.items() for text in (f"--{key}", value))
+    with open(folder.parent / "flink.log", "wb") as log:
+        service = subprocess.Popen([*command, *words], stdout=log, stderr=log)
+        try:
+            yield
+        finally:
+            service.terminate()
+            service.wait(60)
+
+
+def _change(tables: Sequence[LakeTable], version: int) -> None:
+    """Write rows of a version over those of the one before, and delete some."""
+    first = version * 500
+    for one in tables:
+        one.write(list(range(first, first + 1000)), version)
+        if one.keyed:
+            one.delete(list(range(first, first + 1000, 7)))
+
+
+def _await_tiered(tables: Sequence[LakeTable]) -> None:
+    until = time.monotonic() + 300
+    while any(one.tiered() != one.ends() for one in tables):
+        assert time.monotonic() < until, "the tables were not tiered in time"
+        time.sleep(0.2)
+
+
+def _check(engine: EmbeddedFluss, tables: Sequence[LakeTable], folder: Path | None = None) -> None:
+    """Hold the rows against the model, and with a folder those of other readers of its lake."""
+    for one in tables:
+        assert_reads(engine, one)
+        if folder is not None:
+            assert_elsewhere(folder, one)
+
+
+def _flink_reads(address: str, tables: Sequence[LakeTable]) -> None:
+    """Have Flink SQL read lake and log as one, and compare."""
+    asked = [(one, where) for one in tables for where in CONDITIONS]
+    answers = sql(address, [statement(one.name, where) for one, where in asked], "iceberg")
+    equal = 0
+    for number, (one, where) in enumerate(asked):
+        answer = answers[number]
+        expected = texts(one.expected().filter(CONDITIONS[where]))
+        if isinstance(answer, list):
+            assert answer == expected, (one.kind, where, len(answer), len(expected))
+            equal += 1
+        else:
+            assert (_REFUSED if one.keyed else _CANCELLED) in answer, (one.kind, where, answer)
+            print(f"{one.kind}{where}: Flink gives no answer: {answer}")
+    print(f"Flink reads lake and log: {equal} of {len(asked)} queries are equal", flush=True)
+    assert equal
+
+
+def main() -> None:
+    """Tier and read by turns."""
+    with tempfile.TemporaryDirectory(prefix="fluss-df-flink-") as place:
+        folder = Path(place) / "data"
+        with EmbeddedFluss(folder, port=0, options=BY_HAND) as engine:
+            assert engine.address is not None
+            tables = [table(engine, kind, IN_A_SECOND) for kind in KINDS]
+            _change(tables, 0)
+            until = time.monotonic() + 60
+            while any(one.tiered() != one.ends() for one in tables):
+                assert time.monotonic() < until
+                tier(engine)
+            _check(engine, tables, folder)
+            _change(tables, 1)
+            _check(engine, tables)
+            _flink_reads(engine.address, tables)
+
+            logs = [one for one in tables if not one.keyed]
+            with _flink_tiers(engine.address, folder):
+                for version in range(2, 6):
+                    _change(tables, version)
+                    _check(engine, tables)
+                    _await_tiered(tables)
+                    _check(engine, tables)
+                    # other readers of Python cannot read deletes by values, which Flink writes
+                    _check(engine, logs, folder)
+                    print(f"Flink tiered round {version - 1}: equal", flush=True)
+        with EmbeddedFluss(folder, port=0) as engine:
+            for one in tables:
+                one.cluster.bootstrap_servers = engine.address  # type: ignore[misc]
+            _change(tables, 6)
+            _check(engine, tables)
+            _await_tiered(tables)
+            _check(engine, tables)
+            print("ours tiered after Flink: equal")
+
+
+if __name__ == "__main__":
+    main()
