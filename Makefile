@@ -161,6 +161,7 @@ campaigns: $(STAMP)
 	@"$(BIN)/python" -m tests.campaigns.java_client --programs 100
 	@"$(BIN)/python" -m tests.campaigns.java_client --programs 50 --client 1.0.0
 	@"$(BIN)/python" -m tests.campaigns.flink_embedded
+	@"$(BIN)/python" -m tests.campaigns.flink_folder_lake
 	@"$(BIN)/python" -m tests.campaigns.flink_sql
 	@"$(BIN)/python" -m tests.campaigns.flink_sql --lake paimon
 	@"$(BIN)/python" -m tests.campaigns.flink_sql --lake paimon --merged
