@@ -100,7 +100,7 @@ def tried(
     shown = [line for line in sorted(frozen) if line.split("==")[0] in _SHOWN]
     print("  " + ", ".join(shown), flush=True)
     # the tests import what was installed; their folder holds the package, too
-    line = [program, "-m", "pytest", "-q", "-n", "2", "-m", "not real_cluster"]
+    line = [program, "-m", "pytest", "-q", "-rs", "-n", "2", "-m", "not real_cluster"]
     line += [*(f"--ignore={path}" for path in _LEFT_OUT), *tests]
     log = REPORTS / f"{version}-{resolution}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)

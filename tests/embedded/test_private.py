@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -240,6 +241,60 @@ os.kill(os.getpid(), 9)
     here.close()
     living.remove()
     listening.close()
+    assert not here.folder.exists()
+
+
+def test_a_users_folders_stay(short: Path) -> None:
+    """Whatever they are called, and whether or not somebody has them open."""
+    closed, opened = short / "fluss-df-mine", short / "fluss-df-project" / "data"
+    frame = pl.DataFrame({"x": [1, 2]})
+    frame.write_fluss("kept", connection=str(closed), create_if_not_exists=True)
+    engine = EmbeddedFluss(opened)
+    frame.write_fluss("kept", connection=str(opened), create_if_not_exists=True)
+    left = EmbeddedFluss(None)
+    rescued = short / "fluss-df-rescued"
+    shutil.copytree(left.folder, rescued)
+    (short / "fluss-df-empty").mkdir()
+    for name in ("s", "data", "temporary"):
+        (short / f"fluss-df-with-{name}").mkdir()
+        (short / f"fluss-df-with-{name}" / name).write_text("mine")
+    links = short / "fluss-df-links"
+    links.mkdir()
+    (links / "temporary").symlink_to(short / "elsewhere")
+    (short / "elsewhere").mkdir()
+    before = {entry.name for entry in short.iterdir()} - {"fluss-df-links"}
+    old = time.time() - 1000
+    for folder in short.iterdir():
+        os.utime(folder, (old, old))
+    sweep()
+    assert {entry.name for entry in short.iterdir()} == before
+    left.close()
+    engine.close()
+    for folder in (closed, opened):
+        assert fluss.scan_fluss("kept", connection=str(folder)).collect().equals(frame)
+    assert rescued.joinpath("FORMAT").exists()
+
+
+def test_temporary_data_that_somebody_opened_stays(short: Path) -> None:
+    program = f"""
+import os, tempfile
+tempfile.tempdir = {str(short)!r}
+from fluss_df.embedded import EmbeddedFluss
+engine = EmbeddedFluss(None)
+print(engine.folder)
+os.kill(os.getpid(), 9)
+"""
+    died = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    (folder,) = died.stdout.split()
+    old = time.time() - 1000
+    own = short / f"fluss-df-user-{os.geteuid()}"
+    with EmbeddedFluss(folder):
+        for each in (*short.iterdir(), *own.iterdir()):
+            os.utime(each, (old, old))
+        sweep()
+        assert Path(folder, "FORMAT").exists()
+    sweep()
+    assert Path(folder, "FORMAT").exists()
 
 
 # ---- an owner that is ending

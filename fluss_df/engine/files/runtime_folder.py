@@ -16,13 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from fluss_df.engine.files.files import file_locks, holds_data
+from fluss_df.engine.files.files import file_locks
 from fluss_df.errors import ErrorCode, FlussError
 
 PREFIX: Final = "fluss-df-"
 SOCKET: Final = "s"
 # leads to the data: who may read it finds the secret there
 DATA: Final = "data"
+# leads to data that goes with the process. A user's own folder may lie beside it under a like name,
+# so that data is removed only where the engine that made it says so here.
+TEMPORARY: Final = "temporary"
 # macOS takes 103 bytes, Linux 107
 _MAX_SOCKET_PATH: Final = 103
 _RANDOM: Final = len(PREFIX) + 8
@@ -44,6 +47,7 @@ class RuntimeFolder:
     """
 
     def __init__(self) -> None:
+        self._data: str | None = None
         sweep()
         try:
             self.path = _new_folder()
@@ -66,9 +70,27 @@ class RuntimeFolder:
         """Have it lead to the folder with the data."""
         os.symlink(folder, os.path.join(self.path, DATA))
 
+    def make_data(self) -> Path:
+        """Make a folder for data that is removed with this one; return its path.
+
+        Raises ``STORAGE_EXCEPTION`` where none can be made.
+        """
+        try:
+            self._data = tempfile.mkdtemp(prefix=PREFIX)
+            os.symlink(self._data, os.path.join(self.path, TEMPORARY))
+        except OSError as error:
+            raise FlussError(
+                f"cannot make a folder for temporary data: {error}; set TMPDIR to a folder that"
+                " can be written to",
+                ErrorCode.STORAGE_EXCEPTION,
+            ) from error
+        return Path(self._data)
+
     def remove(self) -> None:
-        """Remove it; a second call does nothing."""
+        """Remove it, and the data that goes with it; a second call does nothing."""
         if self._fd >= 0:
+            if self._data is not None:
+                shutil.rmtree(self._data, ignore_errors=True)
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._fd)
             self._fd = -1
@@ -133,24 +155,53 @@ def sweep() -> None:
 
 
 def _remove_if_left(folder: str) -> None:
-    found = os.lstat(folder)
-    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if not ours or time.time() - found.st_mtime < _YOUNG_S or not _is_known(folder):
+    if not _is_own(folder) or time.time() - os.lstat(folder).st_mtime < _YOUNG_S:
         return
+    with _locked(folder):
+        # those of earlier versions are not locked while their process runs, but listen
+        if _is_of_engine(folder) and not _listens(os.path.join(folder, SOCKET)):
+            with contextlib.suppress(OSError):
+                _remove_data(os.readlink(os.path.join(folder, TEMPORARY)))
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_data(folder: str) -> None:
+    """Remove temporary data; not where somebody opened it in the meantime, who may want it."""
+    if os.path.basename(folder).startswith(PREFIX) and _is_own(folder):
+        with _locked(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_own(folder: str) -> bool:
+    found = os.lstat(folder)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+@contextlib.contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """Hold the lock of a folder; raise an ``OSError`` where a process has it."""
     fcntl = file_locks()
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        # processes that run hold the lock; those of earlier versions have none, but listen
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not _listens(os.path.join(folder, SOCKET)):
-            shutil.rmtree(folder, ignore_errors=True)
+        yield
     finally:
         os.close(fd)
 
 
-def _is_known(folder: str) -> bool:
-    """Whether a folder holds what an engine puts into one, and nothing else."""
-    return set(os.listdir(folder)) <= {SOCKET, DATA} or holds_data(Path(folder))
+def _is_of_engine(folder: str) -> bool:
+    """Whether a folder holds what an engine puts into one, and nothing else.
+
+    An empty one may be a user's, but where no other than engines make any.
+    """
+    kinds = {SOCKET: stat.S_ISSOCK, DATA: stat.S_ISLNK, TEMPORARY: stat.S_ISLNK}
+    names = os.listdir(folder)
+    if not names:
+        return os.path.basename(os.path.dirname(folder)).startswith(_OF_USER)
+    return all(
+        name in kinds and kinds[name](os.lstat(os.path.join(folder, name)).st_mode)
+        for name in names
+    )
 
 
 def _listens(path: str) -> bool:

@@ -8,9 +8,7 @@ import contextlib
 import functools
 import os
 import secrets
-import shutil
 import socket
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Mapping
@@ -24,7 +22,7 @@ from fluss_df.engine.auto_partitions import keep_partitions
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.engine_options import EngineOptions
 from fluss_df.engine.files.files import disk_refused
-from fluss_df.engine.files.runtime_folder import PREFIX, RuntimeFolder
+from fluss_df.engine.files.runtime_folder import RuntimeFolder
 from fluss_df.engine.lake.lake_of_table import has_lake
 from fluss_df.engine.requests.dispatch import Dispatcher, Reply, Session
 from fluss_df.engine.serve.accepting import Acceptor
@@ -67,19 +65,19 @@ class EngineServer(Closing):
         self._users = checked_users(sasl) if sasl else None
         security = security or Security()
         tls = None if security.tls_cert is None else ServerTls(security)
-        self._temporary = tempfile.mkdtemp(prefix=PREFIX) if path is None else None
-        self.folder = Path(self._temporary or path or "").expanduser().absolute()
+        self._temporary = path is None
         self._address: str | None = None
         self._closed = False
         self._ending = threading.RLock()
         self._acceptors: list[Acceptor] = []
         self._requests: set[asyncio.Task[Any]] = set()
-        self._runtime: RuntimeFolder | None = None
+        self._runtime = RuntimeFolder()
         try:
-            self._runtime = RuntimeFolder()
+            folder = self._runtime.make_data() if path is None else Path(path)
+            self.folder = folder.expanduser().absolute()
             self.engine = Engine(self.folder, options)
         except BaseException:
-            self._remove_temporary()
+            self._runtime.remove()
             raise
         self.socket_path = self._runtime.socket_path
         # of requests that come without a connection
@@ -91,7 +89,7 @@ class EngineServer(Closing):
             # nothing uses the folder yet, and nobody could give it back later
             self._closed = True
             self.engine.close()
-            self._remove_temporary()
+            self._runtime.remove()
             if isinstance(error, OSError | RuntimeError):
                 raise disk_refused(f"cannot serve {self.folder}", self.folder, error) from error
             raise
@@ -206,7 +204,7 @@ class EngineServer(Closing):
     @property
     def is_temporary(self) -> bool:
         """Whether its folder is removed when it is closed."""
-        return self._temporary is not None
+        return self._temporary
 
     @property
     def open_connections(self) -> Connections[Connection]:
@@ -366,7 +364,7 @@ class EngineServer(Closing):
                 self._thread.join(5)
                 if not self._loop.is_running():
                     self._loop.close()
-                self._remove_temporary()
+                self._runtime.remove()
 
     async def _stop(self) -> None:
         for acceptor in self._acceptors:
@@ -378,12 +376,6 @@ class EngineServer(Closing):
         # they end here: a coroutine that outlives its loop cannot
         await asyncio.gather(*requests, return_exceptions=True)
         await self.engine.stop()
-
-    def _remove_temporary(self) -> None:
-        if self._runtime is not None:
-            self._runtime.remove()
-        if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else (self._address or "open")
