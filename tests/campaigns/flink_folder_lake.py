@@ -95,7 +95,7 @@ def _flink_reads(address: str, tables: Sequence[LakeTable]) -> None:
 
 def main() -> None:
     """Tier and read by turns."""
-    with tempfile.TemporaryDirectory(prefix="fluss-df-flink-") as place:
+    with tempfile.TemporaryDirectory(prefix="flink-beside-a-folder-") as place:
         folder = Path(place) / "data"
         with EmbeddedFluss(folder, port=0, options=BY_HAND) as engine:
             assert engine.address is not None

@@ -248,9 +248,9 @@ def test_a_users_folders_stay(short: Path) -> None:
     """Whatever they are called, and whether or not somebody has them open."""
     closed, opened = short / "fluss-df-mine", short / "fluss-df-project" / "data"
     frame = pl.DataFrame({"x": [1, 2]})
-    frame.write_fluss("kept", connection=str(closed), create_if_not_exists=True)
+    fluss.write_fluss(frame, "kept", connection=str(closed), create_if_not_exists=True)
     engine = EmbeddedFluss(opened)
-    frame.write_fluss("kept", connection=str(opened), create_if_not_exists=True)
+    fluss.write_fluss(frame, "kept", connection=str(opened), create_if_not_exists=True)
     left = EmbeddedFluss(None)
     rescued = short / "fluss-df-rescued"
     shutil.copytree(left.folder, rescued)
