@@ -2,7 +2,8 @@
 
 First our service tiers a part of each table, and Flink SQL reads lake and log as one. Then Flink's
 tiering service goes on where ours stood, and ours where Flink's stood; each time all rows are held
-against a plain model. Flink 1.20 and Fluss's connector come from Maven Central.
+against a plain model. Flink 1.20 and Fluss's connector, which refuses the union of primary-key
+tables in Iceberg, come from Maven Central.
 """
 
 from __future__ import annotations
@@ -21,11 +22,6 @@ from fluss_df.embedded import EmbeddedFluss
 from tests.campaigns.flink_sql import CONDITIONS, sql, statement, texts
 from tests.lake.folders import BY_HAND, IN_A_SECOND, assert_elsewhere, assert_reads, table, tier
 from tests.lake.tiering.support import KINDS, LakeTable
-
-# what the connector says of every union of a primary-key table in Iceberg, and where a read of a
-# log does not end, on a real cluster, too
-_REFUSED = "lake records must instance of sorted view"
-_CANCELLED = "Job was cancelled"
 
 
 @contextlib.contextmanager
@@ -79,18 +75,11 @@ def _flink_reads(address: str, tables: Sequence[LakeTable]) -> None:
     """Have Flink SQL read lake and log as one, and compare."""
     asked = [(one, where) for one in tables for where in CONDITIONS]
     answers = sql(address, [statement(one.name, where) for one, where in asked], "iceberg")
-    equal = 0
     for number, (one, where) in enumerate(asked):
-        answer = answers[number]
         expected = texts(one.expected().filter(CONDITIONS[where]))
-        if isinstance(answer, list):
-            assert answer == expected, (one.kind, where, len(answer), len(expected))
-            equal += 1
-        else:
-            assert (_REFUSED if one.keyed else _CANCELLED) in answer, (one.kind, where, answer)
-            print(f"{one.kind}{where}: Flink gives no answer: {answer}")
-    print(f"Flink reads lake and log: {equal} of {len(asked)} queries are equal", flush=True)
-    assert equal
+        answer = answers[number]
+        assert answer == expected, (one.kind, where, len(expected), answer[:200])
+    print(f"Flink reads lake and log as one: {len(asked)} queries are equal", flush=True)
 
 
 def main() -> None:
@@ -101,6 +90,11 @@ def main() -> None:
             assert engine.address is not None
             tables = [table(engine, kind, IN_A_SECOND) for kind in KINDS]
             _change(tables, 0)
+            logs = [one for one in tables if not one.keyed]
+            for one in logs:
+                # of a bucket without any rows, Flink waits for one: each batch goes to some bucket
+                while len(one.ends()) < (6 if one.partitioned else 2):
+                    one.write(list(range(1000)), 0)
             until = time.monotonic() + 60
             while any(one.tiered() != one.ends() for one in tables):
                 assert time.monotonic() < until
@@ -108,9 +102,8 @@ def main() -> None:
             _check(engine, tables, folder)
             _change(tables, 1)
             _check(engine, tables)
-            _flink_reads(engine.address, tables)
+            _flink_reads(engine.address, logs)
 
-            logs = [one for one in tables if not one.keyed]
             with _flink_tiers(engine.address, folder):
                 for version in range(2, 6):
                     _change(tables, version)
