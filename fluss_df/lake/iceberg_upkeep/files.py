@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -40,15 +41,18 @@ def may_delete(table: Table) -> bool:
     if table.metadata.properties.get(_PROPERTY, "true").lower() != "true":
         return False
     from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-    from sqlalchemy import func, select
+    from sqlalchemy import func, or_, select
     from sqlalchemy.orm import Session
 
     catalog = table.catalog
     if not isinstance(catalog, SqlCatalog):
         return True
     place = table.location().rstrip("/") + "/"
+    # Java's writers name a local file with one slash
+    places = {place, re.sub("^file:/+", "file:/", place), re.sub("^file:/+", "file:///", place)}
     with Session(catalog.engine) as session:
-        there = IcebergTables.metadata_location.startswith(place, autoescape=True)
+        location = IcebergTables.metadata_location
+        there = or_(*(location.startswith(each, autoescape=True) for each in sorted(places)))
         count = session.scalar(select(func.count()).select_from(IcebergTables).where(there))
     if count != 1:
         logger.warning(

@@ -14,6 +14,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
+from sqlalchemy import text
 
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
@@ -157,6 +158,17 @@ def test_files_of_two_tables_stay(lake: Table) -> None:
     assert expire_snapshots(lake, 0, later * 1000).snapshots == 0
     assert remove_orphans(lake, 0, later) == 0
     assert there(lake) == before
+
+
+@pytest.mark.parametrize("slashes", ["file:/", "file:///"])
+def test_a_catalog_in_which_java_wrote_last(lake: Table, slashes: str) -> None:
+    """It names a local file with one slash where we have three."""
+    committed(lake, ["a", "b", "c"])
+    place = lake.metadata_location.replace("file:///", slashes)
+    assert isinstance(lake.catalog, SqlCatalog)
+    with lake.catalog.engine.begin() as connection:
+        connection.execute(text("UPDATE iceberg_tables SET metadata_location = :a"), {"a": place})
+    assert expire_snapshots(lake.catalog.load_table("db.t"), 0).snapshots == 1
 
 
 def test_files_that_no_snapshot_has(lake: Table) -> None:
