@@ -367,3 +367,11 @@ def test_long_lists_are_shown_in_part() -> None:
     assert str(both & (col("s") == "a")) == "(x == 1 or x == 2) and s == 'a'"
     assert str(~both) == "not (x == 1 or x == 2)"
     assert str(Constant(None)) == "null"
+
+
+def test_of_one_operand_it_is_that_one_and_of_none_a_constant() -> None:
+    one = col("x") > 1
+    assert ir.or_([one]) == ir.and_([one]) == one
+    assert ir.or_([Constant(False), one]) == ir.and_([Constant(True), one]) == one
+    assert ir.or_([]) == ir.or_([Constant(False)]) == Constant(False)
+    assert ir.and_([]) == Constant(True)

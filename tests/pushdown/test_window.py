@@ -81,3 +81,9 @@ def test_fractions_of_a_millisecond() -> None:
 
 def test_how_windows_are_shown() -> None:
     assert [str(w) for w in (ANY, Window(3, 5), Window(low=1))] == ["[:]", "[3:5]", "[1:]"]
+
+
+def test_a_window_of_alternatives_reaches_over_all() -> None:
+    at = col("at")
+    found = window_of(or_([at.between(8, 9), at == 2, at.between(4, 5)]), "at")
+    assert (found.low, found.high, found.exact) == (2, 10, False)

@@ -101,3 +101,11 @@ def test_fixed_binary_in_a_slice() -> None:
     array = pa.array([b"aa", b"bb", b"cc"], pa.binary(2))[1:]
     keys = encode_keys([array], [t])
     assert [keys[0], keys[1]] == [b"\x02bb", b"\x02cc"]
+
+
+def test_a_table_has_at_least_one_bucket() -> None:
+    keys = encode_keys([pa.chunked_array([pa.array([1, 2], pa.int32())])], [INT], None)
+    assert bucket_ids(keys, 1).tolist() == [0, 0]
+    for count in (0, -1):
+        with pytest.raises(FlussError, match=f"at least one bucket, not {count}"):
+            bucket_ids(keys, count)

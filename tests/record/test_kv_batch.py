@@ -240,6 +240,8 @@ def test_times_in_rows_have_whole_milliseconds() -> None:
     torn = pa.table({"at": pa.array([0, 1_001, None], pa.time64("us"))})
     require_milliseconds(whole, [fine], "db.t")
     require_milliseconds(whole.slice(0, 0), [fine], "db.t")
+    moment = Column("at", DataType(R.TIMESTAMP_WITHOUT_TIME_ZONE, precision=6))
+    require_milliseconds(pa.table({"at": pa.array([1], pa.timestamp("us"))}), [moment], "db.t")
     require_milliseconds(pa.table({"at": pa.array([5], pa.time32("ms"))}), [coarse], "db.t")
     with pytest.raises(SchemaMismatchError, match=r"db\.t, column 'at' \(.*whole"):
         require_milliseconds(torn, [fine], "db.t")

@@ -82,6 +82,9 @@ def test_what_cannot_be_encoded() -> None:
     for schema_id in (-1, 2**15):
         with pytest.raises(FlussError, match="schema id"):
             encode_log_batch(b.rows(0, 1), schema_id=schema_id, compression=Compression())
+    for schema_id in (0, 2**15 - 1):
+        made = encode_log_batch(b.rows(0, 1), schema_id=schema_id, compression=Compression())
+        assert scan_headers(made.to_bytes()).schema_id.tolist() == [schema_id]
 
 
 def test_compression_of_table_properties() -> None:

@@ -279,3 +279,28 @@ def test_keys_of_a_map_end_within_it(longer: int) -> None:
     text = "whose keys are longer than it is" if longer > 0 else "."
     with pytest.raises(ProtocolError, match=text):
         decoder.decode(bytes(row), np.array([0]), np.array([len(row)]))
+
+
+@pytest.mark.parametrize("row_format", ["compacted", "indexed"])
+@pytest.mark.parametrize("values", [[b"abc", b"xyz"], [None, b"abc", None], [None]])
+def test_bytes_of_one_length_with_and_without_nulls(
+    row_format: str, values: list[bytes | None]
+) -> None:
+    columns = [Column("b", DataType(R.BINARY, length=3))]
+    table = pa.table({"b": pa.array(values, pa.binary(3))})
+    assert decode(
+        decoder_of(row_format)(columns), encoder_of(row_format)(columns).encode(table)
+    ).equals(table)
+
+
+@pytest.mark.parametrize("size", [5, 6])
+def test_a_number_of_one_bit_too_many_is_refused_and_its_row_named(size: int) -> None:
+    """The lowest bit that an INT has not, and a byte more than it takes."""
+    columns = [Column("n", DataType(R.INTEGER))]
+    good = [bytes([0, 2])] * 3
+    bad = bytes([0, *[0x80] * 4, 0x10]) if size == 5 else bytes([0, *[0x80] * 5, 0x01])
+    rows = [*good, bad]
+    ends = np.cumsum([len(row) for row in rows])
+    data = np.frombuffer(b"".join(rows) + bytes(16), np.uint8)
+    with pytest.raises(ProtocolError, match=r"row 3, column 'n' .*more than 32 bits"):
+        RowDecoder(columns).decode(data.tobytes(), ends - [len(row) for row in rows], ends)

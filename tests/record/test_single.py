@@ -17,12 +17,12 @@ from fluss_df.record.keys.bucketing import bucket_ids
 from fluss_df.record.keys.keys import encode_keys
 from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.record.layout.bytes_columns import EncodedRows
-from fluss_df.record.log.log_batch import Codec, Compression
+from fluss_df.record.log.log_batch import Codec, Compression, arrow_message
 from fluss_df.record.log.single_arrow import arrow_row_encoder
 from fluss_df.record.python.rows import rows_to_batch
 from fluss_df.record.rows.compacted import RowDecoder, RowEncoder
 from fluss_df.record.rows.single import bucket_id, key_encoder, row_decoder, row_encoder
-from fluss_df.types import Column, DataType, TypeRoot
+from fluss_df.types import Column, DataType, TypeRoot, arrow_schema
 
 from . import row_models as m
 
@@ -299,3 +299,52 @@ def test_decimals_that_are_no_number_of_eight_bytes_are_for_others(precision: in
     assert (decode is None) == (precision > 18)
     if decode is not None:
         assert decode(row, 0) == {"c": value}
+
+
+def test_a_message_is_the_one_of_arrow() -> None:
+    """Byte for byte, where nothing is compressed; the last columns are those of two vectors."""
+    values: dict[TypeRoot, list[Any]] = {
+        R.BOOLEAN: [True, False, None],
+        R.TINYINT: [-3, None],
+        R.SMALLINT: [300, None],
+        R.INTEGER: [-70_000, None],
+        R.BIGINT: [2**40, None],
+        R.FLOAT: [1.5, None],
+        R.DOUBLE: [-2.5, None],
+        R.STRING: ["", "abc", "x" * 100, None],
+        R.BYTES: [b"", b"abcdefgh", None],
+        R.DATE: [dt.date(1960, 2, 29), None],
+    }
+    last = Column("last", DataType(R.BIGINT))
+    for root, given_values in values.items():
+        columns = [Column("first", DataType(root)), last]
+        schema = arrow_schema(columns)
+        encode = arrow_row_encoder(columns, Compression("none"))
+        assert encode is not None
+        for value in given_values:
+            row = [
+                pa.array([one], field.type) for one, field in zip((value, 7), schema, strict=True)
+            ]
+            expected = arrow_message(pa.record_batch(row, schema=schema), Compression("none"))
+            assert encode([value, 7]) == expected.to_pybytes(), (root, value)
+
+
+@pytest.mark.parametrize("micros", [-3_001, -2_000, -1_999, -1, 0, 1, 3_001, 5_000, 5_999])
+def test_moments_about_1970_are_those_of_many(micros: int) -> None:
+    at = Column("at", DataType(R.TIMESTAMP_WITHOUT_TIME_ZONE, precision=6))
+    columns = [Column("key", DataType(R.BIGINT, nullable=False)), at]
+    table = pa.table({"key": [1], "at": pa.array([micros], pa.timestamp("us"))})
+    encoder = KvEncoder(1, columns, ["key"])
+    one = encoder.encode_values(table.to_pylist()[0], deleted=False)
+    assert one is not None
+    assert one.to_bytes() == encoder.encode(table, deletes=False).to_bytes()
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 16, 17])
+def test_rows_of_as_many_columns_as_bytes_have_bits(count: int) -> None:
+    columns = [Column(f"c{i}", DataType(R.BIGINT)) for i in range(count)]
+    table = pa.table({f"c{i}": pa.array([i, None], pa.int64()) for i in range(count)})
+    decode = row_decoder(columns, "compacted")
+    assert decode is not None
+    rows = RowEncoder(columns).encode(table)
+    assert [decode(bytes(rows[i]), 0) for i in range(2)] == table.to_pylist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -85,3 +86,28 @@ def test_the_smallest_and_the_largest_of_floats(
     found = read_statistics(memoryview(encode_statistics(batch, schema.columns)), schema.columns)
     expected = (values.count(None), sortable_float(low), sortable_float(high))
     assert found.of(0, schema.columns[0].type) == expected
+
+
+def test_long_values_stand_behind_each_other() -> None:
+    """More columns than one word has bits; texts and decimals that do not fit their own word."""
+    number = pa.decimal128(38, 2)
+    kinds = {f"n{i}": pa.int64() for i in range(130)}
+    schema = Schema(pa.schema({**kinds, "a": pa.string(), "price": number, "b": pa.string()}))
+    prices = [Decimal("-123456789012345678901234567890.25"), Decimal("0.50"), Decimal(10) ** 30]
+    batch = pa.record_batch(
+        {
+            **{name: [int(name[1:]), None, -7] for name in kinds},
+            "a": ["first text of many bytes", "b", None],
+            "price": pa.array(prices, number),
+            "b": ["another text of many bytes", "c" * 50, "d" * 9],
+        },
+        schema=schema.arrow_schema,
+    )
+    data = encode_statistics(batch, schema.columns)
+    assert data is not None
+    found = read_statistics(memoryview(data), schema.columns)
+    of = {c.name: found.of(i, c.type) for i, c in enumerate(schema.columns)}
+    assert all(of[f"n{i}"] == (1, -7, i) for i in range(130))
+    assert of["a"] == (1, b"b", b"first text of many bytes")
+    assert of["price"] == (0, -12345678901234567890123456789025, 10**32)
+    assert of["b"] == (0, b"another text of many bytes", b"d" * 9)
