@@ -143,7 +143,9 @@ def test_nothing_is_dropped_without_a_yes(place: str, database: str, answer: str
     assert "dropped" in ok(run("drop", "table", name, said="y\n"))
 
 
-def test_settings(at: Run) -> None:
+def test_settings(at: Run, place: str) -> None:
+    with fluss.connect(place):
+        pass
     known = {row["key"]: row for row in lines(at("config", "list", "--json"))}
     assert known["data.dir"]["source"] == "INITIAL_SERVER_CONFIG"
     assert "data.dir" in ok(at("config", "list"))
@@ -223,3 +225,36 @@ def test_health_of_a_bucket_whose_disk_failed(
         result = run("health")
         assert result.exit_code == 3
         assert "RED: 0 of 1 leaders" in result.output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tables",),
+        ("databases",),
+        ("describe", "t"),
+        ("count", "t"),
+        ("partitions", "t"),
+        ("head", "t"),
+        ("tail", "t", "--follow"),
+        ("dump", "t", "t.csv"),
+        ("load", __file__, "t"),
+        ("drop", "table", "t", "--yes"),
+        ("drop", "database", "d", "--yes"),
+        ("alter", "table", "t", "--set", "a=b"),
+        ("create", "partition", "t", "a=b"),
+        ("config", "list"),
+        ("acl", "list"),
+        ("tier", "--once"),
+    ],
+    ids=" ".join,
+)
+def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path, words: tuple[str, ...]) -> None:
+    missing, other = tmp_path / "dtaa", tmp_path / "other"
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    for folder in (missing, other):
+        result = CliRunner().invoke(app, [*words, "--connection", str(folder)])
+        refused(result, "no data of Fluss in the folder", str(folder))
+    assert [*other.iterdir()] == [other / "notes.txt"]
+    assert not missing.exists()

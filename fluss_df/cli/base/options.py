@@ -11,6 +11,7 @@ from fluss_df.addresses import embedded_folder
 from fluss_df.cli.base import completion
 from fluss_df.client.connection import FlussConnection, resolve_connection
 from fluss_df.client.transport.folders import home_folder
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 
 Connection = Annotated[
@@ -40,10 +41,30 @@ Metadata = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")]
 
 
-def open_table(connection: str | None, table: str) -> tuple[FlussConnection, TablePath]:
+def open_table(
+    connection: str | None, table: str, *, may_be_new: bool = False
+) -> tuple[FlussConnection, TablePath]:
     """Return a connection and the path that a table's name means on it."""
-    opened = resolve_connection(connection)
+    opened = resolve_connection(connection) if may_be_new else open_existing(connection)
     return opened, TablePath.parse(table, opened.default_database)
+
+
+def open_existing(connection: str | None) -> FlussConnection:
+    """Return a connection, for a command that makes nothing.
+
+    Raises FlussError for a folder that holds no data: to connect to it would make an empty one.
+    """
+    folder = None if connection is None else embedded_folder(connection)
+    if isinstance(folder, Path):
+        from fluss_df.engine.files.files import holds_data
+
+        if not holds_data(folder.expanduser()):
+            raise FlussError(
+                f"there is no data of Fluss in the folder {folder}: is its name right?"
+                " 'fluss-df create', 'load', 'sql' and 'serve' make a new one",
+                ErrorCode.STORAGE_EXCEPTION,
+            )
+    return resolve_connection(connection)
 
 
 def place_of(connection: str | None, opened: FlussConnection) -> str:

@@ -8,9 +8,8 @@ import typer
 from rich.markup import escape
 
 from fluss_df.cli.base.console import errors_as_messages, out
-from fluss_df.cli.base.options import AsJson, Connection
+from fluss_df.cli.base.options import AsJson, Connection, open_existing
 from fluss_df.cli.commands.tables import show_rows
-from fluss_df.client.connection import resolve_connection
 from fluss_df.errors import FlussError
 from fluss_df.protocol.acl import (
     WILDCARD,
@@ -61,7 +60,7 @@ def list_(
     """List rights: of the resources that you may describe."""
     with errors_as_messages():
         wanted = _filter(principal, resource, operation, host)
-        found = resolve_connection(connection).get_admin().list_acls(wanted)
+        found = open_existing(connection).get_admin().list_acls(wanted)
         show_rows([_row(each) for each in found], as_json=as_json, nothing="no rights")
 
 
@@ -87,7 +86,7 @@ def create(
             AclBinding.allow(principal, OperationType.parse(each), where, host)
             for each in operation
         ]
-        resolve_connection(connection).get_admin().create_acls(bindings)
+        open_existing(connection).get_admin().create_acls(bindings)
         for binding in bindings:
             out.print(escape(str(binding)))
 
@@ -111,7 +110,7 @@ def drop(
                 "which rights? Give --principal, --resource, --operation or --host; --all drops"
                 " every right of everyone"
             )
-        dropped = resolve_connection(connection).get_admin().drop_acls([wanted])
+        dropped = open_existing(connection).get_admin().drop_acls([wanted])
         for binding in dropped:
             out.print(f"dropped: {escape(str(binding))}")
         if not dropped:

@@ -233,7 +233,7 @@ def load(
     with errors_as_messages():
         from fluss_df.cli.loading.loading import Load
 
-        opened, path = open_table(connection, table)
+        opened, path = open_table(connection, table, may_be_new=create)
         wanted = Load(
             opened,
             path,

@@ -16,9 +16,8 @@ from rich.text import Text
 
 from fluss_df.cli.base.console import errors_as_messages, out, print_table
 from fluss_df.cli.base.listing import list_tables
-from fluss_df.cli.base.options import AsJson, Connection, Table, open_table
+from fluss_df.cli.base.options import AsJson, Connection, Table, open_existing, open_table
 from fluss_df.cli.base.progress import reading
-from fluss_df.client.connection import resolve_connection
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact
 from fluss_df.io.runs.checkpoint import Checkpoint
@@ -43,7 +42,7 @@ def tables(
 ) -> None:
     """List tables."""
     with errors_as_messages():
-        opened = resolve_connection(connection)
+        opened = open_existing(connection)
         admin = opened.get_admin()
         paths = (
             list_tables(opened)
@@ -163,7 +162,7 @@ def lag(
     """Show how far a run (lf.fluss.run) is behind the end of the table that it reads."""
     with errors_as_messages():
         path, table_id, read = Checkpoint.progress(checkpoint)
-        opened = resolve_connection(connection)
+        opened = open_existing(connection)
         info = opened.get_admin().get_table_info(path)
         if table_id not in (None, info.table_id):
             raise FlussError(

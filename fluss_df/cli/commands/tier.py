@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fluss_df.cli.base.console import err, errors_as_messages, out
-from fluss_df.cli.base.options import Connection, place_of
+from fluss_df.cli.base.options import Connection, open_existing, place_of
 from fluss_df.cli.base.progress import reading
-from fluss_df.client.connection import FlussConnection, resolve_connection
+from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
 from fluss_df.io.base.durations import parse_duration
 from fluss_df.metadata import TablePath
@@ -61,7 +61,7 @@ def tier(
         keep_s = None
         if keep_snapshots is not None:
             keep_s = parse_duration("--keep-snapshots", keep_snapshots)
-        opened = resolve_connection(connection)
+        opened = open_existing(connection)
         tables = None if table is None else [_lake_table(opened, name) for name in table]
         with TieringService(
             opened, tables, workers=workers, keep_snapshots_s=keep_s, lease_file=lease_file

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fluss_df.cli.base.console import errors_as_messages
-from fluss_df.cli.base.options import Connection, Table, open_table, split_names
+from fluss_df.cli.base.options import Connection, Table, open_existing, open_table, split_names
 from fluss_df.cli.commands.admin.words import (
     IfExists,
     IfNotExists,
@@ -88,7 +88,7 @@ def create_table(
 ) -> None:
     """Create a table."""
     with errors_as_messages():
-        opened, path = open_table(connection, table)
+        opened, path = open_table(connection, table, may_be_new=True)
         columns = parse_schema(schema)
         given = pairs(property or (), "--property")
         descriptor = TableDescriptor(
@@ -131,7 +131,7 @@ def drop_database(
 ) -> None:
     """Drop a database."""
     with errors_as_messages():
-        admin = resolve_connection(connection).get_admin()
+        admin = open_existing(connection).get_admin()
         if if_exists and not admin.database_exists(database):
             typer.echo(f"there is no database {database}")
             return
@@ -198,7 +198,7 @@ def alter_database(
 ) -> None:
     """Change the comment and the properties of a database (servers of 1.0 and later)."""
     with errors_as_messages():
-        resolve_connection(connection).get_admin().alter_database(
+        open_existing(connection).get_admin().alter_database(
             database,
             comment=comment,
             set_properties=pairs(set or (), "--set"),

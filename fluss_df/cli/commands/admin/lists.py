@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from fluss_df.cli.base.console import errors_as_messages
-from fluss_df.cli.base.options import AsJson, Connection, Table, open_table
+from fluss_df.cli.base.options import AsJson, Connection, Table, open_existing, open_table
 from fluss_df.cli.commands.admin.words import pairs
 from fluss_df.cli.commands.tables import show_rows
-from fluss_df.client.connection import resolve_connection
 
 
 def databases(
@@ -24,7 +23,7 @@ def databases(
 ) -> None:
     """List databases, with their number of tables."""
     with errors_as_messages():
-        found = resolve_connection(connection).get_admin().list_database_summaries()
+        found = open_existing(connection).get_admin().list_database_summaries()
         rows = [
             {
                 "database": each.database_name,

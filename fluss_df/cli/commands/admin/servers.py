@@ -10,11 +10,10 @@ from typing import Annotated
 import typer
 
 from fluss_df.cli.base.console import errors_as_messages, out
-from fluss_df.cli.base.options import AsJson, Connection
+from fluss_df.cli.base.options import AsJson, Connection, open_existing
 from fluss_df.cli.commands.admin.words import Yes, ask, pairs
 from fluss_df.cli.commands.tables import show_rows
 from fluss_df.client.admin import ClusterHealthStatus, GoalType, ServerTag
-from fluss_df.client.connection import resolve_connection
 from fluss_df.errors import FlussError
 
 # of health, for monitors: not an error, and not what click exits with
@@ -62,7 +61,7 @@ def list_configs(
 ) -> None:
     """List the settings that are not at their default, without passwords and keys."""
     with errors_as_messages():
-        entries = resolve_connection(connection).get_admin().describe_cluster_configs()
+        entries = open_existing(connection).get_admin().describe_cluster_configs()
         rows = [
             {
                 "key": entry.key,
@@ -85,7 +84,7 @@ def set_configs(
     """Change settings while servers run; they stay changed after a restart."""
     with errors_as_messages():
         changes = pairs(settings, "setting")
-        resolve_connection(connection).get_admin().alter_cluster_configs(set_configs=changes)
+        open_existing(connection).get_admin().alter_cluster_configs(set_configs=changes)
         typer.echo(f"set {', '.join(changes)}")
 
 
@@ -96,7 +95,7 @@ def reset_configs(
 ) -> None:
     """Put settings back to what the servers were started with."""
     with errors_as_messages():
-        resolve_connection(connection).get_admin().alter_cluster_configs(reset_configs=keys)
+        open_existing(connection).get_admin().alter_cluster_configs(reset_configs=keys)
         typer.echo(f"reset {', '.join(keys)}")
 
 
@@ -109,7 +108,7 @@ def servers(connection: Connection = None, as_json: AsJson = False) -> None:
     with errors_as_messages():
         rows = [
             {"server": node.server_type, "id": node.id, "address": node.address}
-            for node in resolve_connection(connection).get_admin().get_server_nodes()
+            for node in open_existing(connection).get_admin().get_server_nodes()
         ]
         show_rows(rows, as_json=as_json, nothing="no servers")
 
@@ -132,7 +131,7 @@ def start(
     """Have buckets moved between tablet servers."""
     with errors_as_messages():
         goals = goal or [GoalType.REPLICA_DISTRIBUTION.name, GoalType.LEADER_DISTRIBUTION.name]
-        admin = resolve_connection(connection).get_admin()
+        admin = open_existing(connection).get_admin()
         nodes = [n for n in admin.get_server_nodes() if n.server_type == "TabletServer"]
         ask(f"Move buckets between {len(nodes)} tablet servers?", yes=yes)
         typer.echo(admin.rebalance(goals))
@@ -144,7 +143,7 @@ def status(
 ) -> None:
     """Show how far a rebalance is."""
     with errors_as_messages():
-        progress = resolve_connection(connection).get_admin().list_rebalance_progress(rebalance_id)
+        progress = open_existing(connection).get_admin().list_rebalance_progress(rebalance_id)
         if progress is None:
             raise FlussError("there was no rebalance yet: `fluss-df rebalance start` starts one")
         moved = progress.progress_for_buckets.items()
@@ -179,7 +178,7 @@ def status(
 def cancel(rebalance_id: RebalanceId = None, connection: Connection = None) -> None:
     """End a rebalance; what was moved stays where it is."""
     with errors_as_messages():
-        resolve_connection(connection).get_admin().cancel_rebalance(rebalance_id)
+        open_existing(connection).get_admin().cancel_rebalance(rebalance_id)
         typer.echo("no rebalance is running")
 
 
@@ -187,7 +186,7 @@ def cancel(rebalance_id: RebalanceId = None, connection: Connection = None) -> N
 def tag(servers: Servers, tag: Tag, connection: Connection = None) -> None:
     """Say of tablet servers that they go: the next rebalance moves buckets away from them."""
     with errors_as_messages():
-        resolve_connection(connection).get_admin().add_server_tag(servers, tag.replace("-", "_"))
+        open_existing(connection).get_admin().add_server_tag(servers, tag.replace("-", "_"))
         typer.echo(f"tagged {_servers(servers)}")
 
 
@@ -195,7 +194,7 @@ def tag(servers: Servers, tag: Tag, connection: Connection = None) -> None:
 def untag(servers: Servers, tag: Tag, connection: Connection = None) -> None:
     """Take a tag from tablet servers."""
     with errors_as_messages():
-        resolve_connection(connection).get_admin().remove_server_tag(servers, tag.replace("-", "_"))
+        open_existing(connection).get_admin().remove_server_tag(servers, tag.replace("-", "_"))
         typer.echo(f"untagged {_servers(servers)}")
 
 
@@ -209,7 +208,7 @@ def _servers(ids: Iterable[int]) -> str:
 def health(connection: Connection = None, as_json: AsJson = False) -> None:
     """Show whether all buckets can be used (servers of 1.0 and later); exit code 3 if not green."""
     with errors_as_messages():
-        found = resolve_connection(connection).get_admin().get_cluster_health()
+        found = open_existing(connection).get_admin().get_cluster_health()
         if as_json:
             typer.echo(json.dumps({**dataclasses.asdict(found), "status": found.status.name}))
         else:
