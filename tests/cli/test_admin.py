@@ -238,7 +238,7 @@ def test_health_of_a_bucket_whose_disk_failed(
         ("head", "t"),
         ("tail", "t", "--follow"),
         ("dump", "t", "t.csv"),
-        ("load", __file__, "t"),
+        ("load", __file__, "--into", "t"),
         ("drop", "table", "t", "--yes"),
         ("drop", "database", "d", "--yes"),
         ("alter", "table", "t", "--set", "a=b"),

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from polars.lazyframe.resolver import FilterExpr, LazyFrameResolver
 
 from fluss_df.pushdown.evaluate import evaluate
-from fluss_df.pushdown.from_polars import PolarsConjunct, from_polars, matches
+from fluss_df.pushdown.from_polars import PolarsConjunct, _unview, from_polars, matches
 from fluss_df.pushdown.predicate import UnsupportedExpression
 from tests.pushdown.expressions import EXPRESSIONS, ROWS, SCHEMA, frame
 
@@ -267,3 +267,22 @@ def test_matching_says_it_for_each_row(expression: pl.Expr, expected: list[bool]
 def test_matching_refuses_what_is_no_condition_on_rows(expression: pl.Expr, text: str) -> None:
     with pytest.raises(UnsupportedExpression, match=text):
         matches(expression, pl.DataFrame({"i64": [1, 2, 3]}))
+
+
+@pytest.mark.parametrize("expression", [c.raw == b"a", c.raw.is_in([b"a", b"b"])])
+def test_bytes_are_looked_for(expression: pl.Expr) -> None:
+    rows = pa.table({"raw": pa.array([b"a", b"c", None], pa.binary())})
+    predicate = from_polars(expression, rows.schema)
+    assert evaluate(predicate, rows).to_pylist() == [True, False, None]
+
+
+def test_every_layout_of_texts_and_bytes_is_made_one() -> None:
+    for kinds, one in (
+        ((pa.binary_view(), pa.large_binary(), pa.binary()), pa.binary()),
+        ((pa.string_view(), pa.large_string(), pa.string()), pa.string()),
+    ):
+        for kind in kinds:
+            made = _unview(pa.array([b"a", None]).cast(one).cast(kind))
+            assert (made.type, made.to_pylist()[1]) == (one, None)
+    numbers = pa.array([1])
+    assert _unview(numbers) is numbers

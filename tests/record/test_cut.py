@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluss_df.errors import ProtocolError
+from fluss_df.record.layout.flat_table import FlatTable
 from fluss_df.record.log.claims import _lz4_most, check_claims
 from fluss_df.record.log.cut import ArrowMessage, ColumnLayout, cut_columns, cut_size, read_message
 from fluss_df.record.log.log_batch import Codec, Compression, arrow_message
@@ -211,6 +212,21 @@ def test_sizes_of_every_width_are_true(codec: Codec, size: int, kind: str) -> No
         claim(data, schema, becomes)
         with pytest.raises(ProtocolError, match=f"{becomes:,} bytes or more"):
             claim(data, schema, becomes - 1)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_blocks_that_do_not_get_smaller_are_true(codec: Codec) -> None:
+    """They stand in a frame as they are; one of Zstandard has up to 128 KiB."""
+    schema = pa.schema({"b": pa.binary()})
+    value = random.Random(2).randbytes(300_000)
+    data = message(pa.record_batch({"b": [value]}, schema=schema), codec)
+    claim(data, schema, 8 + len(value))
+
+
+@pytest.mark.parametrize("at", [-1, -4, 4, 5, 1 << 40])
+def test_a_table_outside_of_the_metadata(at: int) -> None:
+    with pytest.raises(struct.error, match="leads out of the metadata"):
+        FlatTable(memoryview(bytes(4)), at)
 
 
 def lie(codec: Codec, size: int, text: str = "x" * 5_000) -> bytes:

@@ -91,8 +91,10 @@ def test_the_smallest_and_the_largest_of_floats(
 def test_long_values_stand_behind_each_other() -> None:
     """More columns than one word has bits; texts and decimals that do not fit their own word."""
     number = pa.decimal128(38, 2)
-    kinds = {f"n{i}": pa.int64() for i in range(130)}
-    schema = Schema(pa.schema({**kinds, "a": pa.string(), "price": number, "b": pa.string()}))
+    kinds = {f"n{i}": pa.int64() for i in range(180)}
+    short, long = pa.decimal128(18, 0), pa.decimal128(19, 0)
+    last = {"a": pa.string(), "price": number, "b": pa.string(), "short": short, "long": long}
+    schema = Schema(pa.schema({**kinds, **last}))
     prices = [Decimal("-123456789012345678901234567890.25"), Decimal("0.50"), Decimal(10) ** 30]
     batch = pa.record_batch(
         {
@@ -100,6 +102,8 @@ def test_long_values_stand_behind_each_other() -> None:
             "a": ["first text of many bytes", "b", None],
             "price": pa.array(prices, number),
             "b": ["another text of many bytes", "c" * 50, "d" * 9],
+            "short": pa.array([10**17, -(10**17), 5], short),
+            "long": pa.array([10**18, -(10**18), 5], long),
         },
         schema=schema.arrow_schema,
     )
@@ -107,7 +111,9 @@ def test_long_values_stand_behind_each_other() -> None:
     assert data is not None
     found = read_statistics(memoryview(data), schema.columns)
     of = {c.name: found.of(i, c.type) for i, c in enumerate(schema.columns)}
-    assert all(of[f"n{i}"] == (1, -7, i) for i in range(130))
+    assert all(of[f"n{i}"] == (1, -7, i) for i in range(180))
     assert of["a"] == (1, b"b", b"first text of many bytes")
     assert of["price"] == (0, -12345678901234567890123456789025, 10**32)
     assert of["b"] == (0, b"another text of many bytes", b"d" * 9)
+    assert of["short"] == (0, -(10**17), 10**17)
+    assert of["long"] == (0, -(10**18), 10**18)
