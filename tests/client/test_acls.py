@@ -276,6 +276,8 @@ def test_the_command(guarded: str, root: fluss.FlussAdmin) -> None:
     ],
 )
 def test_what_the_command_refuses(tmp_path: Path, arguments: list[str], message: str) -> None:
+    with fluss.connect(tmp_path):
+        pass
     result = CliRunner().invoke(
         app,
         ["acl", "create", "--principal", "alice", *arguments, "--connection", str(tmp_path)],

@@ -195,6 +195,19 @@ def test_who_may_not_read_the_folder_is_not_served(tmp_path: Path) -> None:
             assert other.engine.lock.secret != secret
 
 
+def killed_with_a_temporary_engine(short: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program that is killed while it has one; it prints the engine's folder."""
+    program = f"""
+import os, tempfile
+tempfile.tempdir = {str(short)!r}
+from fluss_df.embedded import EmbeddedFluss
+engine = EmbeddedFluss(None)
+print(engine.folder, flush=True)
+os.kill(os.getpid(), 9)
+"""
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+
 def test_what_the_dead_left_is_removed(short: Path) -> None:
     living = RuntimeFolder()
     own = Path(living.path).parent
@@ -212,15 +225,7 @@ def test_what_the_dead_left_is_removed(short: Path) -> None:
     (strange / "mine").write_text("")
     young = own / "fluss-df-young"
     young.mkdir()
-    program = f"""
-import os, tempfile
-tempfile.tempdir = {str(short)!r}
-from fluss_df.embedded import EmbeddedFluss
-engine = EmbeddedFluss(None)
-print(engine.folder)
-os.kill(os.getpid(), 9)
-"""
-    died = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    died = killed_with_a_temporary_engine(short)
     data = [*short.glob("fluss-df-*/FORMAT")]
     assert len(data) == 1, died.stderr
     here = EmbeddedFluss(None)
@@ -276,15 +281,7 @@ def test_a_users_folders_stay(short: Path) -> None:
 
 
 def test_temporary_data_that_somebody_opened_stays(short: Path) -> None:
-    program = f"""
-import os, tempfile
-tempfile.tempdir = {str(short)!r}
-from fluss_df.embedded import EmbeddedFluss
-engine = EmbeddedFluss(None)
-print(engine.folder)
-os.kill(os.getpid(), 9)
-"""
-    died = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    died = killed_with_a_temporary_engine(short)
     (folder,) = died.stdout.split()
     old = time.time() - 1000
     own = short / f"fluss-df-user-{os.geteuid()}"
