@@ -61,7 +61,7 @@ def open_existing(connection: str | None) -> FlussConnection:
         if not holds_data(folder.expanduser()):
             raise FlussError(
                 f"there is no data of Fluss in the folder {folder}: is its name right?"
-                " 'fluss-df create', 'load', 'sql' and 'serve' make a new one",
+                " 'fluss-df create', 'load --create', 'sql' and 'serve' make a new one",
                 ErrorCode.STORAGE_EXCEPTION,
             )
     return resolve_connection(connection)

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import fluss_df as fluss
 from fluss_df.cli.loading.files import Source
 from tests.cli.files.commands import OBJECTS, Run, count, ok, put, refused
 
@@ -166,6 +167,8 @@ def test_a_value_that_does_not_fit_leaves_the_table_as_it_was(
     assert count(at, table) == 10
 
 
-def test_the_way_to_a_table_is_an_option(at: Run, tmp_path: Path, table: str) -> None:
+def test_the_way_to_a_table_is_an_option(at: Run, tmp_path: Path, place: str, table: str) -> None:
+    with fluss.connect(place):
+        pass
     message = refused(at("load", put(tmp_path, "a.csv", "a\n1\n"), "--into", table))
     assert message.endswith("--create creates it [TABLE_NOT_EXIST, code 7]")
