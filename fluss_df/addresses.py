@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from fluss_df.errors import ErrorCode, FlussError
 
@@ -28,7 +29,19 @@ def embedded_folder(description: object) -> Path | str | None:
     """Return the folder that a user names as a connection, or None where it is something else.
 
     A folder is a ``Path``, ``":memory:"``, ``"file:..."``, or a string that begins with a slash,
-    ``./``, ``../`` or ``~``: a bare word may be a host's name.
+    ``./``, ``../`` or ``~``: a bare word may be a host's name. What follows ``file:`` is a path as
+    it is; ``file:///...`` is a URL, as ``Path.as_uri`` makes it, with ``%20`` for a space.
+
+    Raises
+    ------
+    FlussError
+        ``INVALID_CONFIG_EXCEPTION`` for ``file:`` without a path, and for a URL that names another
+        machine.
+
+    Examples
+    --------
+    >>> embedded_folder("file:my data"), embedded_folder("file:///tmp/my%20data")
+    (PosixPath('my data'), PosixPath('/tmp/my data'))
     """
     if isinstance(description, Path):
         return description
@@ -37,8 +50,25 @@ def embedded_folder(description: object) -> Path | str | None:
     if description == _MEMORY:
         return _MEMORY
     if description.startswith("file:"):
-        rest = description.removeprefix("file:")
-        return Path(rest.removeprefix("//") if rest.startswith("///") else rest)
+        return _folder_of_url(description, description.removeprefix("file:"))
     if description in (".", "..") or description.startswith(("/", "./", "../", "~")):
         return Path(description)
     return None
+
+
+def _folder_of_url(url: str, rest: str) -> Path:
+    if rest.startswith("//"):
+        host, slash, path = rest.removeprefix("//").partition("/")
+        if host not in ("", "localhost") or not slash:
+            raise FlussError(
+                f"invalid folder {url!r}: behind 'file://' stands the name of a machine; a whole"
+                f" path is 'file:///folder', and one from here 'file:{rest.lstrip('/')}'",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
+        return Path(unquote(f"/{path}"))
+    if not rest:
+        raise FlussError(
+            "invalid folder 'file:': expected a path behind it, as in 'file:./data'",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+        )
+    return Path(rest)

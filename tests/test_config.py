@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluss_df import Config, ErrorCode, FlussError
-from fluss_df.addresses import parse_address
+from fluss_df.addresses import embedded_folder, parse_address
 from fluss_df.config import Option
 from tests.peer import official
 
@@ -405,3 +406,38 @@ def test_passwords_of_keys_are_not_shown(name: str) -> None:
     with pytest.raises(FlussError) as raised:
         Config({f"security.ssl.{name.replace('_', '.')}": 7})
     assert "7" not in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [
+        ("file:data", "data"),
+        ("file:my data", "my data"),
+        ("file:a%20b", "a%20b"),
+        ("file:/tmp/a%20b", "/tmp/a%20b"),
+        ("file:///tmp/a%20b", "/tmp/a b"),
+        ("file://localhost/tmp/d", "/tmp/d"),
+        (Path("/tmp/a b%20c").as_uri(), "/tmp/a b%20c"),
+        ("//tmp/d", "//tmp/d"),
+        (":memory:", ":memory:"),
+        ("data", None),
+        ("host:9123", None),
+    ],
+)
+def test_folders_of_addresses(given: str, folder: str | None) -> None:
+    found = embedded_folder(given)
+    assert (None if found is None else str(found)) == folder
+
+
+@pytest.mark.parametrize("given", ["file:", "file://", "file://d4", "file://d4/x", "file://./data"])
+def test_addresses_of_no_folder_here(given: str) -> None:
+    for read in (embedded_folder, lambda value: Config({"bootstrap.servers": value})):
+        with pytest.raises(FlussError, match=f"invalid folder '{given}'"):
+            read(given)
+
+
+@pytest.mark.parametrize("given", ["/tmp/d", "//tmp/d", "/tmp/a%20b"])
+def test_a_path_as_an_address_is_that_path(given: str) -> None:
+    """Two slashes at its beginning are one to Linux, and would begin a URL."""
+    address = Config({"bootstrap.servers": Path(given)}).bootstrap_servers
+    assert str(embedded_folder(address)) == given.replace("//", "/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, overload
@@ -119,7 +120,8 @@ def protocols(key: str, value: object) -> str:
 def servers(key: str, value: object) -> str:
     """Return addresses, or a folder."""
     if isinstance(value, Path):
-        return f"file:{value}"
+        # two slashes, which POSIX allows, would begin a URL
+        return f"file:{re.sub('^//+', '/', str(value))}"
     if embedded_folder(value) is not None:
         return str(value)
     if isinstance(value, (list, tuple)):
