@@ -1,4 +1,5 @@
 import datetime as dt
+import re
 from typing import Any, Literal
 
 import polars as pl
@@ -328,3 +329,22 @@ def test_one_key_may_be_given_as_it_is(connection: FlussConnection, new_path: Ta
     info = connection.get_table(new_path).get_table_info()
     assert info.get_partition_keys() == ["origin"]
     assert info.get_bucket_keys() == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        (pl.Series("a", [object()], dtype=pl.Object), "'a' (Object) holds Python objects"),
+        (pl.Series("a", [2**100], dtype=pl.Int128), "'a' (Int128) has no Arrow type: cast it"),
+        (pl.Series("a", [1], dtype=pl.UInt128), "'a' (UInt128) has no Arrow type: cast it"),
+        (pl.Series("a", [1], dtype=pl.UInt64), "cast it to int64 (BIGINT) where it fits"),
+        (pl.Series("a", [dt.timedelta(1)]), "cast it to int64 (BIGINT) in the unit you choose"),
+        (pl.Series("a", [None]), "give the column a type"),
+    ],
+)
+def test_a_type_that_no_table_has_is_refused_with_the_way_out(
+    new_path: TablePath, connection: FlussConnection, column: pl.Series, text: str
+) -> None:
+    with pytest.raises(SchemaMismatchError, match=re.escape(text)):
+        write_fluss(column.to_frame(), new_path, connection=connection, create_if_not_exists=True)
+    assert not connection.get_admin().table_exists(new_path)

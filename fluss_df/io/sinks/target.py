@@ -223,6 +223,11 @@ def arrow_types(path: TablePath, schema: pl.Schema) -> pa.Schema:
             raise SchemaMismatchError(
                 f"table {path}: column '{name}' (Object) holds Python objects: convert them first"
             )
+        if kind in (pl.Int128, pl.UInt128):
+            raise SchemaMismatchError(
+                f"table {path}: column '{name}' ({kind}) has no Arrow type: cast it to"
+                " pl.Decimal(38, 0), or to pl.Int64 where it fits"
+            )
         if kind in known:
             fields.append(pa.field(name, known[kind]))
             continue
