@@ -178,6 +178,8 @@ REFUSED: list[tuple[str, pa.Array, Any, str]] = [
     ("naive into LTZ", arr([D], pa.timestamp("us")), pa.timestamp("us", "UTC"), "set one"),
     ("precision below its unit", arr([D], pa.timestamp("ms")),
      DataType(R.TIMESTAMP_WITHOUT_TIME_ZONE, precision=2), "more digits"),
+    ("time precision below its millisecond", arr([dt.time(1, 2, 3, 450_000)], pa.time32("ms")),
+     DataType(R.TIME_WITHOUT_TIME_ZONE, precision=1), "more digits"),
     ("time precision below its unit", arr([dt.time(1, 2, 3, 45)], pa.time64("us")),
      DataType(R.TIME_WITHOUT_TIME_ZONE, precision=5), "more digits"),
     ("list element", arr([[1], [2, 300]], pa.list_(pa.int64())), pa.list_(pa.int8()),
