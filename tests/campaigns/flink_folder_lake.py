@@ -20,7 +20,7 @@ from fluss_df.cluster.servers import lake
 from fluss_df.cluster.servers.java import find_java
 from fluss_df.embedded import EmbeddedFluss
 from tests.campaigns.flink_sql import CONDITIONS, sql, statement, texts
-from tests.lake.folders import BY_HAND, IN_A_SECOND, assert_elsewhere, assert_reads, table, tier
+from tests.lake.folders import BY_HAND, IN_A_SECOND, assert_elsewhere, assert_reads, at, table, tier
 from tests.lake.tiering.support import KINDS, LakeTable
 
 
@@ -115,7 +115,7 @@ def main() -> None:
                     print(f"Flink tiered round {version - 1}: equal", flush=True)
         with EmbeddedFluss(folder, port=0) as engine:
             for one in tables:
-                one.cluster.bootstrap_servers = engine.address  # type: ignore[misc]
+                at(engine, one)
             _change(tables, 6)
             _check(engine, tables)
             _await_tiered(tables)
