@@ -19,7 +19,7 @@ from typing import Final
 TOGETHER: Final[Mapping[str, str]] = {
     # a cluster whose tables Flink tiers into Paimon
     "Paimon": (
-        r"tests/lake/(test_paimon\.py|tiering/test_paimon_tiering\.py"
+        r"tests/lake/(test_(paimon|lake_partition_choice)\.py|tiering/test_paimon_tiering\.py"
         r"|test_(union|lake_types|random_unions)\.py::.*\[paimon)"
     ),
     # a cluster whose tables Flink tiers into Iceberg

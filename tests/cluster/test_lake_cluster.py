@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 import time
@@ -95,23 +96,48 @@ def test_paimon_keeps_its_tables_in_files(fluss_cluster_factory: ClusterFactory)
         assert (warehouse / "fluss.db" / "in_paimon" / "schema" / "schema-0").is_file()
 
 
+def wait_until_tiered(connection: fluss.FlussConnection, path: fluss.TablePath, rows: int) -> None:
+    deadline = time.monotonic() + 90
+    while True:
+        try:
+            snapshot = connection.get_admin().get_latest_lake_snapshot(path)
+            if sum(snapshot.table_buckets_offset.values()) == rows:
+                return
+        except FlussError:
+            pass  # no snapshot yet
+        assert time.monotonic() < deadline, "Flink's service tiered nothing in 90 seconds"
+        time.sleep(0.2)
+
+
 def test_flinks_tiering_service_moves_rows_into_the_lake(
     fluss_flink_tiering: LocalCluster,
 ) -> None:
     path = lake_table(fluss_flink_tiering, "tiered_by_flink")
     rows = pl.DataFrame({"id": range(100), "name": ["x"] * 100})
     fluss.write_fluss(rows, path.table_name, connection=fluss_flink_tiering.bootstrap_servers)
-    deadline = time.monotonic() + 90
     with fluss.connect(fluss_flink_tiering.bootstrap_servers) as connection:
-        while True:
-            try:
-                snapshot = connection.get_admin().get_latest_lake_snapshot(path)
-                if sum(snapshot.table_buckets_offset.values()) == 100:
-                    break
-            except FlussError:
-                pass  # no snapshot yet
-            assert time.monotonic() < deadline, "Flink's service tiered nothing in 90 seconds"
+        wait_until_tiered(connection, path, 100)
+
+
+def test_flinks_tiering_service_goes_on_after_a_table_that_fails(
+    fluss_cluster_factory: ClusterFactory,
+) -> None:
+    rows = pl.DataFrame({"id": range(100), "name": ["x"] * 100})
+    with fluss_cluster_factory(datalake="paimon") as cluster:
+        broken, whole = (lake_table(cluster, name) for name in ("broken", "whole"))
+        for path in (broken, whole):
+            fluss.write_fluss(rows, path.table_name, connection=cluster.bootstrap_servers)
+        shutil.rmtree(cluster.dir / "lake" / "warehouse" / "fluss.db" / "broken")
+        cluster.start_flink_tiering()
+        log = cluster.dir / "logs" / "flink-tiering.log"
+        deadline = time.monotonic() + 90
+        while " to FAILED" not in log.read_text(errors="replace"):
+            assert time.monotonic() < deadline, "the table without its lake did not fail"
             time.sleep(0.2)
+        with fluss.connect(cluster.bootstrap_servers) as connection:
+            fluss.write_fluss(rows, whole.table_name, connection=connection)
+            wait_until_tiered(connection, whole, 200)
+        assert "Started BLOB server at 127.0.0.1" in log.read_text()
 
 
 def test_what_there_is_no_lake_for_is_refused(fluss_cluster: LocalCluster, tmp_path: Path) -> None:
