@@ -14,7 +14,7 @@ from tests.lake.tiering.support import LakeTable, tier_until_done
 from tests.run_page import blocks_of
 
 DOCS = Path(__file__).parents[3] / "docs"
-TABLES = {"lake.md": "flights", "tiering.md": "tiered_by_the_guide"}
+TABLES = {"lake.md": "flights", "tiering.md": "events"}
 
 
 @pytest.mark.parametrize("name", TABLES)
