@@ -51,9 +51,9 @@ class ScanReport:
         queries may share a request: it counts for each.
     bytes
         Bytes of record batches that were received, compressed as they travel; of lookups, bytes of
-        the rows.
+        the rows as servers keep them, with all of their columns.
     bytes_received
-        Bytes of whole responses.
+        Bytes of whole responses; those of lookups are not counted.
     rows, batches
         Rows and record batches that were decoded, before any filter.
     remote_segments, remote_bytes
