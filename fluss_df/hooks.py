@@ -9,18 +9,30 @@ change elsewhere can turn round. Here the steps below say it.
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401 - its fork hooks run before ours
+import concurrent.futures.thread  # noqa: F401 - its hooks are there before ours
 import contextlib
 import enum
 import os
+import threading
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
 
+class EndStep(enum.IntEnum):
+    """The steps when the main thread is over, before threads of pools are waited for."""
+
+    #: Servers that the program left open are closed: their threads would never end.
+    SERVERS = enum.auto()
+    #: Iterators of batches that the program left are ended.
+    QUERIES = enum.auto()
+    #: Tiering into the lakes of folders ends: it needs pools, which take no more work after this.
+    TIERING = enum.auto()
+
+
 class ExitStep(enum.IntEnum):
-    """The steps at the end of the process, first to last."""
+    """The steps at the end of the process, first to last; they run after those of the end."""
 
     #: Threads of Polars leave the interpreter.
     QUERIES = enum.auto()
@@ -52,12 +64,19 @@ class ForkStep(enum.IntEnum):
     REPORTS = enum.auto()
     QUERIES = enum.auto()
     FOLDER_LOCKS = enum.auto()
+    TIERING = enum.auto()
     ENGINES = enum.auto()
     LAUNCHERS = enum.auto()
 
 
+_at_end: Final[dict[EndStep, Callable[[], object]]] = {}
 _at_exit: Final[dict[ExitStep, Callable[[], object]]] = {}
 _after_fork: Final[dict[ForkStep, Callable[[], object]]] = {}
+
+
+def at_end(step: EndStep, hook: Callable[[], object]) -> None:
+    """Have a hook called when the main thread is over, and threads of pools are not yet."""
+    _at_end[step] = hook
 
 
 def at_exit(step: ExitStep, hook: Callable[[], object]) -> None:
@@ -65,12 +84,19 @@ def at_exit(step: ExitStep, hook: Callable[[], object]) -> None:
     _at_exit[step] = hook
 
 
-@atexit.register
-def _end() -> None:
+def _call(hooks: Mapping[Any, Callable[[], object]]) -> None:
     # all of them run, whatever one of them raises
-    with contextlib.ExitStack() as hooks:
-        for _, hook in sorted(_at_exit.items(), reverse=True):
-            hooks.callback(hook)
+    with contextlib.ExitStack() as stack:
+        for _, hook in sorted(hooks.items(), reverse=True):
+            stack.callback(hook)
+
+
+atexit.register(_call, _at_exit)
+# There is no public way to be called before threads are joined. The hook that joins the threads of
+# pools is of the same kind; it was registered before, so it runs after this one.
+_before_threads = getattr(threading, "_register_atexit", None)
+if _before_threads is not None:
+    _before_threads(_call, _at_end)
 
 
 _folder_lake: list[Callable[[Path, str, bool, float | None], Any]] = []

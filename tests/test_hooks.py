@@ -9,11 +9,13 @@ import pytest
 from fluss_df import hooks
 
 # in the order of their steps; the names are those of the modules
+ENDS = ["server", "live", "folder_lake"]
 EXITS = ["live", "parallel", "writer", "open_clusters", "local"]
 FORKS = [
     "counters", "io_thread", "lane_pool", "folders", "connection", "interrupts",
     "plans", "interrupted", "encoders",
-    "remote_fs", "remote_segments", "parallel", "report", "live", "ownership", "server", "launcher",
+    "remote_fs", "remote_segments", "parallel", "report", "live", "ownership",
+    "folder_lake", "server", "launcher",
 ]  # fmt: skip
 
 ORDER = """
@@ -33,24 +35,26 @@ from fluss_df.client.transport import lane_pool
 from fluss_df.client.write import writer
 from fluss_df.cluster import local
 from fluss_df.cluster.processes import launcher
+from fluss_df.embedded import folder_lake
 from fluss_df.engine.files import ownership
 from fluss_df.engine.serve import server
+from fluss_df.flight import server as flight_server
 from fluss_df.io.scans import live
 def say(text):
     def hook():
         os.write(1, (text + "\\n").encode())
     return hook
-E, F = hooks.ExitStep, hooks.ForkStep
 # each module's own step, with a hook that says which it is; the oldest steps come last here
 owners = {step: hook for step, hook in hooks._at_exit.items()}
 forked = {step: hook for step, hook in hooks._after_fork.items()}
-for step in sorted(owners):
-    hook = owners[step]
-    module = getattr(hook, "__module__", None)
-    hooks.at_exit(step, say("exit " + module.rpartition(".")[2]))
+for step, hook in sorted(owners.items()):
+    hooks.at_exit(step, say("exit " + hook.__module__.rpartition(".")[2]))
+for step, hook in sorted(hooks._at_end.items(), reverse=True):
+    hooks.at_end(step, say("end " + hook.__module__.rpartition(".")[2]))
 for step in sorted(forked, reverse=True):
     hook = forked[step]
-    module = "parallel" if hook == parallel._live.clear else hook.__module__.rpartition(".")[2]
+    module = {parallel._live.clear: "parallel", folder_lake._open.clear: "folder_lake"}.get(hook)
+    module = module or hook.__module__.rpartition(".")[2]
     hooks.after_fork(step, say("fork " + module))
 child = os.fork()
 if not child:
@@ -80,6 +84,7 @@ def test_hooks_run_in_the_order_of_their_steps(first: list[str]) -> None:
     assert done.stderr == ""
     assert done.stdout.split("\n")[:-1] == [
         *(f"fork {name}" for name in FORKS),
+        *(f"end {name}" for name in ENDS),
         *(f"exit {name}" for name in EXITS),
     ]
 
@@ -94,5 +99,5 @@ def test_all_hooks_run_whatever_one_of_them_raises(monkeypatch: pytest.MonkeyPat
     made = {step: functools.partial(called.append, step) for step in hooks.ExitStep}
     monkeypatch.setattr(hooks, "_at_exit", made | {hooks.ExitStep.WRITERS: interrupted})
     with pytest.raises(KeyboardInterrupt):
-        hooks._end()
+        hooks._call(hooks._at_exit)
     assert called == list(hooks.ExitStep)

@@ -12,6 +12,7 @@ import os
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -24,6 +25,7 @@ from fluss_df.embedded.lake_summing import LakeSumming
 from fluss_df.engine.files.files import read_bytes, write_atomically
 from fluss_df.engine.lake.lake_tables import LAKE_TABLES, LakeTableCopy, PinnedTable
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import EndStep, ForkStep, after_fork, at_end
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
 
@@ -45,6 +47,8 @@ _ALTERING: Final = "altering"
 _TRIES: Final = 10
 # after which a lake that could not be made right is looked at again
 _AGAIN_S: Final = 60.0
+# for a round that is under way when the process ends
+_AT_END_S: Final = 2.0
 
 
 class FolderLake:
@@ -83,6 +87,7 @@ class FolderLake:
         # tables that could not be made right, and why
         self._damaged: dict[TablePath, str] = {}
         self._looked = 0.0
+        _open.add(self)
 
     # ---- what the engine asks
 
@@ -402,14 +407,24 @@ class FolderLake:
 
     def close(self) -> None:
         """End the tiering, after the round that it is at."""
+        self._stop(None)
+        self._sums.close()
+
+    def end(self) -> None:
+        """End the tiering as the process ends: a round that takes longer is not committed."""
+        service = self._stop(_AT_END_S)
+        if service is not None:
+            service.cancel()
+
+    def _stop(self, timeout_s: float | None) -> TieringService | None:
         with self._lock:
             self._closing = True
             thread, service = self._thread, self._service
         if service is not None:
             service.stop()
         if thread is not None and thread is not threading.current_thread():
-            thread.join()
-        self._sums.close()
+            thread.join(timeout_s)
+        return service
 
     # ---- within
 
@@ -450,6 +465,19 @@ class FolderLake:
             warehouse=f"file://{warehouse}",
             **{"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"},
         )
+
+
+_open: Final[weakref.WeakSet[FolderLake]] = weakref.WeakSet()
+
+
+def _end_open() -> None:
+    for lake in list(_open):
+        lake.end()
+
+
+at_end(EndStep.TIERING, _end_open)
+# the threads of the parent are not in its children
+after_fork(ForkStep.TIERING, _open.clear)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from fluss_df.flight.options import FlightLimits
 from fluss_df.flight.service import Service
 from fluss_df.flight.sessions import Sessions
 from fluss_df.flight.statements import Statements
-from fluss_df.hooks import Closing
+from fluss_df.hooks import Closing, EndStep, at_end
 from fluss_df.memory import reuse_large_blocks
 
 _SWEEP_S: Final = 5.0
@@ -152,10 +152,7 @@ def _close_open() -> None:
         server.close()
 
 
-# called before the threads of pools are joined, for which there is no public way
-_before_threads = getattr(threading, "_register_atexit", None)
-if _before_threads is not None:
-    _before_threads(_close_open)
+at_end(EndStep.SERVERS, _close_open)
 
 
 def _options(limits: FlightLimits) -> list[tuple[str, int]]:

@@ -15,7 +15,7 @@ import time
 import weakref
 from typing import Final, Protocol
 
-from fluss_df.hooks import ExitStep, ForkStep, after_fork, at_exit
+from fluss_df.hooks import EndStep, ExitStep, ForkStep, after_fork, at_end, at_exit
 from fluss_df.polars_adapter.plans import drop_batches
 from fluss_df.polars_adapter.scans import end_reads
 
@@ -96,10 +96,6 @@ class LiveQueries:
 
 
 live_queries = LiveQueries()
-# The pools that run readers are waited for by a hook of the same kind, which was registered before
-# and runs after this one. There is no public way to be called before threads are joined.
-_before_threads = getattr(threading, "_register_atexit", None)
-if _before_threads is not None:
-    _before_threads(live_queries.before_exit)
+at_end(EndStep.QUERIES, live_queries.before_exit)
 at_exit(ExitStep.QUERIES, live_queries.at_exit)
 after_fork(ForkStep.QUERIES, live_queries.after_fork)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fluss_df.errors import FlussError
 from fluss_df.lake.offsets import Offsets
 from fluss_df.lake.rounds.split import Partition, Split
 from fluss_df.schema import TableInfo
@@ -92,22 +94,31 @@ class InThreads:
     ----------
     workers
         How many at once.
+    cancelled
+        Once it is set, no task begins any more, and the round fails.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, cancelled: threading.Event | None = None) -> None:
         self._workers = workers
+        self._cancelled = threading.Event() if cancelled is None else cancelled
 
     def __call__(
         self, writer: TaskWriter, tasks: Sequence[WriteTask], written: list[Written]
     ) -> None:
         """Run tasks; see :class:`RunTasks`."""
+
+        def write(task: WriteTask) -> Written:
+            if self._cancelled.is_set():
+                raise FlussError("the tiering was cancelled")
+            return writer.write(task)
+
         futures: list[Future[Written]] = []
         try:
             with ThreadPoolExecutor(self._workers, "fluss-df-tier") as pool:
                 try:
                     # one by one: those that began are known when an interrupt comes
                     for task in tasks:
-                        futures.append(pool.submit(writer.write, task))  # noqa: PERF401
+                        futures.append(pool.submit(write, task))  # noqa: PERF401
                     for future in futures:
                         future.result()
                 except BaseException:

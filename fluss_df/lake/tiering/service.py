@@ -103,7 +103,8 @@ class TieringService(Closing):
         self._connection = connection
         self._upkeep = Upkeep(keep_snapshots_s)
         self._tables = None if tables is None else {_path(table) for table in tables}
-        threads = InThreads(workers or max(1, processors() // 2))
+        self._cancelled = threading.Event()
+        threads = InThreads(workers or max(1, processors() // 2), self._cancelled)
         self._run_tasks: RunTasks = threads if run_tasks is None else run_tasks
         self._tables_at_once = tables_at_once
         self._max_rows = max_rows
@@ -163,6 +164,14 @@ class TieringService(Closing):
         """Let :meth:`run` end after the rounds that it is at; may be called from any thread."""
         self._stopping.set()
 
+    def cancel(self) -> None:
+        """Stop, and let the rounds that are not written yet fail; nothing is logged from now on.
+
+        What they would have tiered comes with the next round of any service.
+        """
+        self._cancelled.set()
+        self.stop()
+
     def close(self) -> None:
         """Stop, and give back what the coordinator gave."""
         self.stop()
@@ -172,7 +181,7 @@ class TieringService(Closing):
         try:
             return self._leases.request(self._tables)
         except FlussError as error:
-            logger.warning("the coordinator gave no table to tier: %s", error)
+            self._warn("the coordinator gave no table to tier: %s", error)
             return None
 
     def _tier(self, lease: Lease, *, raising: bool = False) -> TieringRound | None:
@@ -192,14 +201,14 @@ class TieringService(Closing):
             self._give_up(lease)
             if raising:
                 raise
-            logger.warning("table %s was not tiered: %s", lease.path, error)
+            self._warn("table %s was not tiered: %s", lease.path, error)
             self._stopping.wait(_POLL_S)  # it is due again at once
             return None
         self._upkeep.after(info)
         try:
             self._leases.finish(lease, complete=result.complete)
         except FlussError as error:
-            logger.warning("the report of table %s failed: %s", lease.path, error)
+            self._warn("the report of table %s failed: %s", lease.path, error)
         logger.info(
             "table %s: %d rows, %d files, %.2f s",
             result.path,
@@ -213,7 +222,11 @@ class TieringService(Closing):
         try:
             self._leases.fail(lease)
         except FlussError as error:
-            logger.warning("the report of table %s failed: %s", lease.path, error)
+            self._warn("the report of table %s failed: %s", lease.path, error)
+
+    def _warn(self, text: str, *values: object) -> None:
+        if not self._cancelled.is_set():
+            logger.warning(text, *values)
 
 
 def _path(table: str | TablePath) -> TablePath:
