@@ -1,16 +1,20 @@
 """``fluss-df sql``, on a real cluster and in a folder."""
 
 import json
+import os
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from fluss_df.cli.main import app
 from fluss_df.cluster import LocalCluster
 
 
-def test_statements_and_prompt(fluss_cluster: LocalCluster) -> None:
+def test_statements_of_arguments_and_of_the_standard_input(fluss_cluster: LocalCluster) -> None:
     name = f"t_{uuid.uuid4().hex[:12]}"
     options = ["-c", fluss_cluster.bootstrap_servers, "--json"]
     script = f"CREATE TABLE {name} (a INT); INSERT INTO {name} VALUES (1), (2)"
@@ -18,22 +22,77 @@ def test_statements_and_prompt(fluss_cluster: LocalCluster) -> None:
     assert made.exit_code == 0, made.output
     assert json.loads(made.stdout) == {"table": f"fluss.{name}", "rows": 2}
 
-    typed = f"""SELECT * FROM nowhere;
+    script = f"""-- a report
 SELECT sum(a) AS s, 'a;
 b' AS t -- of all;
 FROM {name}; -- done
-quit
-SELECT 1 AS never;
-"""
-    shown = CliRunner().invoke(app, ["sql", *options], input=typed)
-    assert shown.exit_code == 0, shown.output
-    assert '{"s":3,"t":"a;\\nb"}' in shown.stdout
-    assert "never" not in shown.stdout
-    assert "nowhere does not exist" in shown.stderr
+SELECT count(*) AS n FROM {name}"""
+    shown = CliRunner().invoke(app, ["sql", *options], input=script)
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert shown.stdout == '{"s":3,"t":"a;\\nb"}\n{"n":2}\n'
 
     failed = CliRunner().invoke(app, ["sql", "SELEC 1", *options])
     assert failed.exit_code == 1
     assert "cannot be" in failed.stderr
+
+
+@pytest.mark.parametrize("given", ["argument", "standard input"])
+def test_the_first_statement_that_fails_ends_a_script(tmp_path: Path, given: str) -> None:
+    script = """CREATE TABLE t (a INT); INSERT INTO t VALUES (1);
+SELECT * FROM nowhere;
+INSERT INTO t VALUES (2);"""
+    options = ["-c", str(tmp_path), "--json"]
+    arguments = [script] if given == "argument" else []
+    failed = CliRunner().invoke(
+        app, ["sql", *arguments, *options], input=None if arguments else script
+    )
+    assert failed.exit_code == 1
+    assert "statement 3 of 4: " in failed.stderr
+    assert "nowhere does not exist" in failed.stderr
+    assert "those before it were run" in failed.stderr
+    counted = CliRunner().invoke(app, ["sql", "SELECT count(*) AS n FROM t", *options])
+    assert json.loads(counted.stdout) == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    "script", ["", "\n", "-- nothing\n", ";", "quit", "SELECT 1 AS a; EXIT; SELECT"]
+)
+def test_scripts_that_run_little(tmp_path: Path, script: str) -> None:
+    done = CliRunner().invoke(app, ["sql", "-c", str(tmp_path), "--json"], input=script)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == ('{"a":1}\n' if "SELECT" in script else "")
+
+
+def test_a_script_in_another_encoding(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["sql", "-c", str(tmp_path)], input="SELECT 'ä'".encode("cp1252")
+    )
+    assert done.exit_code == 1
+    assert "the standard input is no text of utf-8" in done.stderr
+
+
+def test_a_prompt_goes_on_after_an_error(tmp_path: Path) -> None:
+    pty = pytest.importorskip("pty", reason="Windows has no such terminals")
+    typed = b"""SELECT * FROM nowhere;
+SELECT 'a;
+b' AS t;
+quit
+SELECT 1 AS never;
+"""
+    ours, theirs = pty.openpty()
+    tool = Path(sys.executable).with_name("fluss-df")
+    with subprocess.Popen(
+        [tool, "sql", "-c", tmp_path, "--json"],
+        stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        os.close(theirs)
+        os.write(ours, typed)
+        shown, said = process.communicate()
+    os.close(ours)
+    assert process.returncode == 0
+    assert '{"t":"a;\\nb"}' in shown
+    assert "never" not in shown
+    assert "nowhere does not exist" in said
 
 
 def test_statements_that_change_tables(tmp_path: Path) -> None:

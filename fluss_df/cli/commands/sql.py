@@ -1,8 +1,9 @@
-"""``fluss-df sql``: statements from the command line, or typed one by one."""
+"""``fluss-df sql``: statements from the command line, from a file, or typed one by one."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import polars as pl
@@ -21,31 +22,67 @@ if TYPE_CHECKING:
 def sql(
     statements: Annotated[
         str | None,
-        typer.Argument(help="Statements, divided by semicolons.", show_default="a prompt"),
+        typer.Argument(
+            help="Statements, divided by semicolons.",
+            show_default="the standard input; a prompt where that is a terminal",
+        ),
     ] = None,
     connection: Connection = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run SQL: queries, CREATE, ALTER, DROP, INSERT, UPDATE, DELETE, MERGE, TRUNCATE, SHOW, USE."""
+    """Run SQL: queries, CREATE, ALTER, DROP, INSERT, UPDATE, DELETE, MERGE, TRUNCATE, SHOW, USE.
+
+    The first statement that fails ends it, with exit code 1; at the prompt, you go on.
+    """
     with errors_as_messages():
         try:
             from fluss_df.backend import Backend
-            from fluss_df.backend.sql.statements import split_statements
         except ImportError as error:
             raise FlussError(
                 f"fluss-df sql needs Ibis ({error}): pip install 'fluss-df[ibis]'"
             ) from None
         backend = Backend().connect(connection)
-        if statements is not None:
-            for statement in split_statements(statements):
-                _run(backend, statement, as_json)
-            return
-        _prompt(backend, as_json)
+        if statements is None and sys.stdin.isatty():
+            _prompt(backend, as_json)
+        else:
+            _script(backend, _standard_input() if statements is None else statements, as_json)
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise FlussError(f"the standard input is no text of {error.encoding}: {error}") from None
+
+
+def _script(backend: Backend, text: str, as_json: bool) -> bool:
+    """Run statements; return whether ``quit`` or ``exit`` stood among them, and ended it."""
+    from fluss_df.backend.sql.statements import split_statements
+
+    statements = split_statements(text)
+    for number, statement in enumerate(statements, 1):
+        if _ends(statement):
+            return True
+        try:
+            _run(backend, statement, as_json)
+        except FlussError as error:
+            if len(statements) == 1:
+                raise
+            raise FlussError(
+                f"statement {number} of {len(statements)}: {error.message}; those before it were"
+                " run",
+                error.error_code,
+            ) from error
+    return False
+
+
+def _ends(line: str) -> bool:
+    return line.strip(" ;").lower() in ("quit", "exit")
 
 
 def _prompt(backend: Backend, as_json: bool) -> None:
     """Run what is typed, until its end, ``quit`` or ``exit``."""
-    from fluss_df.backend.sql.statements import is_complete, split_statements
+    from fluss_df.backend.sql.statements import is_complete
 
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # has input() edit lines, and remember them
@@ -62,14 +99,14 @@ def _prompt(backend: Backend, as_json: bool) -> None:
             text = ""
             err.print()
             continue
-        if not text and line.strip(" ;").lower() in ("quit", "exit"):
+        if not text and _ends(line):
             return
         text = f"{text}\n{line}" if text else line
         if not is_complete(text):
             continue
         try:
-            for statement in split_statements(text):
-                _run(backend, statement, as_json)
+            if _script(backend, text, as_json):
+                return
         except FlussError as error:
             err.print(f"[bold red]error:[/] {escape(str(error))}")
         text = ""
