@@ -34,10 +34,11 @@ from fluss_df.backend.translation import PolarsType, translate
 from fluss_df.client.connection import FlussConnection, resolve_connection, unconnected
 from fluss_df.errors import FlussError
 from fluss_df.io.scans.offsets import bucket_offsets
+from fluss_df.lake.options import is_lake_table
 from fluss_df.metadata import DEFAULT_DATABASE, VIEW_PROPERTY, TablePath, check_name
 from fluss_df.polars_adapter.plans import batches_of, sql_context
 from fluss_df.polars_adapter.scans import polars_text
-from fluss_df.record.change_tables import split_name
+from fluss_df.record.change_tables import split_virtual
 from fluss_df.version import __version__
 
 if TYPE_CHECKING:
@@ -246,13 +247,15 @@ class Backend(Streaming, Files):
         for metric in node.metrics.values():
             if not isinstance(metric, ops.CountStar) or metric.where is not None:
                 return None
-        name, changes = split_name(table.name)
-        if changes is not None:
+        name, virtual = split_virtual(table.name)
+        if virtual:
             return None
         path = TablePath(table.namespace.database, name)
         info = self._connection.get_table(path).get_table_info()
         if info.has_primary_key() or VIEW_PROPERTY in info.get_custom_properties():
             return None  # offsets of a changelog count changes, and those of a view nothing
+        if is_lake_table(info):
+            return None  # what expired of the log is in the lake
         rows = sum(last - first for first, last in bucket_offsets(self._connection, info).values())
         return pl.DataFrame(
             {name: [rows] for name in node.metrics}, schema=dict.fromkeys(node.metrics, pl.Int64)
@@ -354,8 +357,8 @@ class Backend(Streaming, Files):
             For a view, a temporary table of this connection, or what Spark has no SQL for.
         """
         for table in expr.op().find(ops.DatabaseTable):
-            name, changes = split_name(table.name)
-            if table.namespace.database is None or changes is not None:
+            name, virtual = split_virtual(table.name)
+            if table.namespace.database is None or virtual:
                 continue  # said below
             path = TablePath(table.namespace.database, name)
             if self.find_view(path) is not None:

@@ -33,7 +33,7 @@ from fluss_df.io.snapshot import CURRENT_ROWS
 from fluss_df.metadata import TablePath
 from fluss_df.polars_adapter.scans import Query, ScanNode, with_known_schema
 from fluss_df.pushdown.prune import MAX_LOOKUPS
-from fluss_df.record.change_tables import split_name
+from fluss_df.record.change_tables import split_virtual
 from fluss_df.schema import TableInfo
 
 #: A side that reads more rows of Fluss than this is not evaluated for its keys; nor is one that
@@ -263,7 +263,7 @@ def keyed_leaf(relation: ops.Relation, columns: Sequence[ops.Value]) -> KeyedLea
             return None
         relation = relation.parent
     database = relation.namespace.database
-    if len(set(names)) < len(names) or split_name(relation.name)[1] is not None:
+    if len(set(names)) < len(names) or split_virtual(relation.name)[1]:
         return None
     if not narrows(relation.source.table_info(relation.name, database), names):
         return None

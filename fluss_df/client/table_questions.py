@@ -76,7 +76,7 @@ class TableQuestions(Ready):
             there = ", ".join(sorted(response.database_name)) or "none"
             return FlussError(
                 f"table {path} does not exist: there is no database '{path.database_name}'"
-                f" (databases: {there})",
+                f" (databases: {there}); create it, or correct its name",
                 ErrorCode.DATABASE_NOT_EXIST,
             )
         tables = await self._cluster.request_any(

@@ -36,11 +36,8 @@ from fluss_df.metadata import METADATA_COLUMNS, TablePath, require_table
 from fluss_df.polars_adapter.plans import counts_node
 from fluss_df.polars_adapter.scans import with_known_schema
 from fluss_df.pushdown.plan import Explanation, bind_columns, bind_metadata
-from fluss_df.record.change_tables import ChangeTable, split_name
+from fluss_df.record.change_tables import LAKE_SUFFIX, ChangeTable, split_virtual
 from fluss_df.schema import TableInfo
-
-# behind the name of a table: its rows in the data lake
-_LAKE = "$lake"
 
 MODES = ("auto", "log", "snapshot", "changelog")
 
@@ -184,10 +181,10 @@ def scan_node(
 ) -> FlussScan | FlussSnapshot | FlussFollow:
     """Return the node of a plan that :func:`scan_fluss` makes; arguments and errors as there."""
     open_connection = resolve_connection(connection)
-    of_lake = str(source).endswith(_LAKE)
-    name, changes = split_name(str(source).removesuffix(_LAKE))
-    plain = source if changes is None and not of_lake else name
-    path = TablePath.parse(plain, open_connection.default_database)
+    name, suffix = split_virtual(str(source))
+    of_lake = suffix == LAKE_SUFFIX
+    changes = ChangeTable(suffix) if suffix and not of_lake else None
+    path = TablePath.parse(name if suffix else source, open_connection.default_database)
     now = Moment()
     info = open_connection.get_table(path).get_table_info()
     require_table(path, info.descriptor.custom_properties)
@@ -253,7 +250,7 @@ def _halves(info: TableInfo, lake: bool | None, *, of_lake: bool, of_log: bool) 
     path = info.table_path
     if of_lake or lake:
         lake_options(info)  # raises where there is none
-        asked = f"'{path}{_LAKE}'" if of_lake else "lake=True"
+        asked = f"'{path}{LAKE_SUFFIX}'" if of_lake else "lake=True"
         if of_log or lake is False:
             raise FlussError(
                 f"{asked}: the lake has no changes, no offsets to start or stop at, and no end to"

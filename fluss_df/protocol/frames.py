@@ -308,6 +308,14 @@ _CODES = {
 }
 _CAUSE = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
 _WRAPPED = re.compile(rf"\borg\.apache\.fluss\.exception\.({'|'.join(_CODES)})Exception: (.+)")
+# what to do, where servers do not say it
+_WAYS_OUT = {
+    ErrorCode.DATABASE_NOT_EXIST: "create the database, or correct its name: list_databases() and"
+    " 'fluss-df databases' say what there is",
+    ErrorCode.DATABASE_NOT_EMPTY: "drop its tables first, or drop it with cascade",
+    ErrorCode.SECURITY_DISABLED_EXCEPTION: "rights need a server with an authorizer: 'fluss-df"
+    " serve --dir FOLDER --authorizer-enabled' is one, and 'authorizer.enabled' is a setting of Fluss",
+}
 
 
 def server_error(code: int, message: str, where: str) -> FlussError:
@@ -315,7 +323,7 @@ def server_error(code: int, message: str, where: str) -> FlussError:
 
     Servers send whole stack traces with unexpected errors: the first line says what happened, and
     the last cause why. Where the first line is an error of Fluss which has a code, wrapped in
-    another, the code is the error's own.
+    another, the code is the error's own. The way out stands behind what servers say without one.
     """
     first_line, _, trace = message.partition("\n")
     first_line = first_line.strip()
@@ -326,6 +334,9 @@ def server_error(code: int, message: str, where: str) -> FlussError:
         wrapped = _WRAPPED.search(first_line)
         if wrapped is not None:
             code, first_line = _CODES[wrapped[1]], wrapped[2]
+    way_out = _WAYS_OUT.get(code)
+    if way_out is not None:
+        first_line = f"{first_line.rstrip('.')}: {way_out}"
     text = f"{first_line or 'no message'} ({where})"
     if code == ErrorCode.NONE:
         return ProtocolError(f"error response without an error code: {text}")

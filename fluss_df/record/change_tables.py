@@ -53,8 +53,34 @@ class ChangeTable(enum.Enum):
         )
 
 
+#: Behind the name of a table: its rows in the data lake.
+LAKE_SUFFIX: Final = "$lake"
+
+
+def split_virtual(name: str) -> tuple[str, str]:
+    """Return the name of a table, and what is behind it for a virtual one; else an empty text.
+
+    Raises FlussError for another virtual table.
+
+    Examples
+    --------
+    >>> split_virtual("db.orders$lake")
+    ('db.orders', '$lake')
+    >>> split_virtual("orders")
+    ('orders', '')
+    """
+    base, dollar, suffix = name.partition("$")
+    if dollar and dollar + suffix not in (LAKE_SUFFIX, *(table.value for table in ChangeTable)):
+        raise FlussError(
+            f"table {name!r}: of virtual tables there are {base}$changelog, {base}$binlog and"
+            f" {base}{LAKE_SUFFIX}",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
+    return base, dollar + suffix
+
+
 def split_name(name: str) -> tuple[str, ChangeTable | None]:
-    """Return the name of a table, and which of its virtual tables is meant.
+    """Return the name of a table, and which of the virtual tables of its changes is meant.
 
     Raises FlussError for another virtual table.
 
@@ -65,16 +91,13 @@ def split_name(name: str) -> tuple[str, ChangeTable | None]:
     >>> split_name("orders")
     ('orders', None)
     """
-    base, dollar, suffix = name.partition("$")
-    if not dollar:
-        return name, None
-    try:
-        return base, ChangeTable(dollar + suffix)
-    except ValueError:
+    base, suffix = split_virtual(name)
+    if suffix == LAKE_SUFFIX:
         raise FlussError(
-            f"table {name!r}: of virtual tables there are {base}$changelog and {base}$binlog",
+            f"table {name!r}: what is in the data lake is read by scan_fluss, Ibis and SQL",
             ErrorCode.INVALID_TABLE_EXCEPTION,
-        ) from None
+        )
+    return base, ChangeTable(suffix) if suffix else None
 
 
 def changelog_schema(columns: pa.Schema) -> pa.Schema:

@@ -81,6 +81,7 @@ def test_missing_database(admin: fluss.FlussAdmin, official_client: Official) ->
         our_error, their_error = both(official_client, our_call, their_call)
         assert our_error.error_code == their_error.error_code == ErrorCode.DATABASE_NOT_EXIST
         assert "nix" in our_error.message
+        assert "create the database, or correct its name" in our_error.message
 
 
 @pytest.mark.parametrize("name", ["", "a b", "__x", "a.b", "x" * 201])

@@ -173,6 +173,14 @@ def test_backup_and_restore(tmp_path: Path, suffix: str) -> None:
     assert found_in(tmp_path / "again") == expected
     # the folder is free again, and as it was
     assert found_in(tmp_path / "d") == expected
+    # a backup is not lost by a command that is given twice
+    before = file.read_bytes()
+    again = ["backup", str(tmp_path / "d"), str(file)]
+    run = CliRunner().invoke(app, again)
+    assert (run.exit_code, file.read_bytes()) == (1, before)
+    assert f"{file} exists; --force replaces it" in run.stderr
+    run = CliRunner().invoke(app, [*again, "--force"])
+    assert run.exit_code == 0, run.output
 
 
 def test_a_backup_beside_writers(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_names() -> None:
     assert split_name("t$binlog") == ("t", ChangeTable.BINLOG)
     assert split_name("t") == ("t", None)
     for name in ("t$lake", "t$", "t$changelog$binlog"):
-        with pytest.raises(FlussError, match=r"t\$changelog and t\$binlog"):
+        with pytest.raises(FlussError, match=r"t\$changelog, t\$binlog and t\$lake"):
             split_name(name)
 
 

@@ -24,10 +24,12 @@ from fluss_df.io.scan import scan_fluss
 from fluss_df.io.sinks.sink import SinkResult, sink_fluss, write_fluss
 from fluss_df.io.sinks.target import TableLayout, describe
 from fluss_df.metadata import VIEW_PROPERTY, DatabaseDescriptor, TablePath, require_table
-from fluss_df.record.change_tables import split_name
+from fluss_df.record.change_tables import LAKE_SUFFIX, ChangeTable, split_virtual
 from fluss_df.schema import TableDescriptor, TableInfo
 
-_SCAN_OPTIONS = frozenset({"mode", "start", "stop", "include_metadata", "partitions", "buckets"})
+_SCAN_OPTIONS = frozenset(
+    {"mode", "start", "stop", "include_metadata", "partitions", "buckets", "lake"}
+)
 
 _NOT_FOUND = (ErrorCode.TABLE_NOT_EXIST, ErrorCode.DATABASE_NOT_EXIST)
 
@@ -125,12 +127,10 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
 
     def scan_table(self, name: str, database: str | None = None, **options: Any) -> pl.LazyFrame:
         """Return a lazy frame over a table of the cluster; options as of ``scan_fluss``."""
-        base, changes = split_name(name)
+        base, suffix = split_virtual(name)
         source = self.path(base, database)
         return scan_fluss(
-            source if changes is None else f"{source}{changes.value}",
-            connection=self._connection,
-            **options,
+            f"{source}{suffix}" if suffix else source, connection=self._connection, **options
         )
 
     def table(self, name: str, /, *, database: str | None = None, **options: Any) -> ir.Table:
@@ -140,12 +140,12 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         ----------
         name
             ``"table"`` or ``"database.table"``; with ``$changelog`` or ``$binlog`` behind it, the
-            changes of the table.
+            changes of the table, and with ``$lake``, what of it is in the data lake.
         database
             The database of the name, by default the current one.
         **options
-            ``mode``, ``start``, ``stop``, ``partitions``, ``buckets`` and ``include_metadata`` as
-            :func:`fluss_df.scan_fluss` takes them.
+            ``mode``, ``start``, ``stop``, ``partitions``, ``buckets``, ``lake`` and
+            ``include_metadata`` as :func:`fluss_df.scan_fluss` takes them.
 
         Raises
         ------
@@ -163,9 +163,9 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
                 raise FlussError(f"{name!r} is local to the connection and takes no options")
             schema = plain_schema(self._tables[name])
             return ops.DatabaseTable(name, schema, self).to_expr()
-        base, changes = split_name(name)
+        base, suffix = split_virtual(name)
         path = self.path(base, database)
-        virtual = path.table_name + ("" if changes is None else changes.value)
+        virtual = f"{path.table_name}{suffix}"
         try:
             frame = self.scan_table(virtual, path.database_name, **options)
         except FlussError as error:
@@ -179,8 +179,8 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             return self.table(scan)
         info = self.table_info(path.table_name, path.database_name)
         columns = info.schema.arrow_schema
-        if changes is not None:
-            columns = changes.schema(columns)
+        if suffix and suffix != LAKE_SUFFIX:
+            columns = ChangeTable(suffix).schema(columns)
         is_view = VIEW_PROPERTY in info.get_custom_properties()
         schema = plain_schema(frame) if is_view else ibis_schema(frame, columns)
         namespace = ops.Namespace(database=path.database_name)

@@ -19,7 +19,7 @@ from ibis.formats.polars import PolarsType
 from ibis.formats.pyarrow import PyArrowType
 
 from fluss_df.errors import FlussError, SchemaMismatchError
-from fluss_df.record.change_tables import split_name
+from fluss_df.record.change_tables import split_virtual
 
 
 class FlussLeaf(ops.DatabaseTable):  # type: ignore[misc]
@@ -41,9 +41,9 @@ def bind_unbound_tables(_: ops.UnboundTable, backend: Any, **kwargs: Any) -> ops
     if backend.is_local(name, database):
         require_types(backend._tables[name], _.schema, f"table {name}")
         return ops.DatabaseTable(name, _.schema, backend)
-    base, changes = split_name(name)
+    base, suffix = split_virtual(name)
     path = backend.path(base, database)
-    name = path.table_name + ("" if changes is None else changes.value)
+    name = f"{path.table_name}{suffix}"
     return ops.DatabaseTable(name, _.schema, backend, ops.Namespace(database=path.database_name))
 
 

@@ -22,7 +22,7 @@ from fluss_df.io.base.names import exact, is_pattern, with_fields_named
 from fluss_df.metadata import BUCKET_COLUMN, VIEW_PROPERTY
 from fluss_df.polars_adapter.plans import sql_query
 from fluss_df.polars_adapter.scans import polars_reason
-from fluss_df.record.change_tables import split_name
+from fluss_df.record.change_tables import split_virtual
 
 if TYPE_CHECKING:
     from fluss_df.backend.catalog.catalog import Catalog
@@ -251,7 +251,7 @@ class SqlScope:
         if column.table != table.alias_or_name and (column.table or joined):
             return None
         name, database = table.name, self._database_of(table)
-        if self._is_local(name, database) or split_name(name)[1] is not None:
+        if self._is_local(name, database) or split_virtual(name)[1]:
             return None
         alone = query.this.copy()
         for inside, copied in zip(
@@ -278,7 +278,7 @@ class SqlScope:
         return database is None and (name in self._frames or self._catalog.is_local(name))
 
     def _is_log(self, name: str, database: str | None) -> bool:
-        if split_name(name)[1] is not None:
+        if split_virtual(name)[1]:
             return False
         info = self._catalog.table_info(name, database)
         if VIEW_PROPERTY in info.get_custom_properties():

@@ -13,6 +13,7 @@ from fluss_df.client.connection import FlussConnection, resolve_connection
 from fluss_df.client.transport.folders import home_folder
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
+from fluss_df.record.change_tables import split_virtual
 
 Connection = Annotated[
     str | None,
@@ -21,7 +22,8 @@ Connection = Annotated[
         "-c",
         metavar="ADDRESS",
         envvar="FLUSS_BOOTSTRAP_SERVERS",
-        help="host:port[,host:port] or fluss://user:password@host:port/database.",
+        help="A folder, host:port[,host:port] or fluss://USER:PASSWORD@HOST/DB; else the folder in"
+        " FLUSS_HOME.",
         autocompletion=completion.connections,
     ),
 ]
@@ -29,6 +31,15 @@ Table = Annotated[
     str,
     typer.Argument(
         metavar="TABLE", help="table or database.table", autocompletion=completion.tables
+    ),
+]
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="TABLE",
+        help="table or database.table; behind it, $changelog or $binlog for its changes, $lake for"
+        " what of it is in the data lake.",
+        autocompletion=completion.tables,
     ),
 ]
 Columns = Annotated[
@@ -45,8 +56,22 @@ def open_table(
     connection: str | None, table: str, *, may_be_new: bool = False
 ) -> tuple[FlussConnection, TablePath]:
     """Return a connection and the path that a table's name means on it."""
+    base, virtual = split_virtual(table)
+    if virtual:
+        raise FlussError(
+            f"{table} is no table of its own, and this command takes {base}; head, tail, count,"
+            f" dump and sql read '{table}'",
+            ErrorCode.INVALID_TABLE_EXCEPTION,
+        )
     opened = resolve_connection(connection) if may_be_new else open_existing(connection)
     return opened, TablePath.parse(table, opened.default_database)
+
+
+def open_source(connection: str | None, table: str) -> tuple[FlussConnection, TablePath, str]:
+    """Return a connection, the path of a table, and what of it is read: all, or a virtual table."""
+    base, virtual = split_virtual(table)
+    opened, path = open_table(connection, base)
+    return opened, path, f"{path}{virtual}"
 
 
 def open_existing(connection: str | None) -> FlussConnection:

@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from fluss_df.cli.base.console import EXIT_ERROR, err, errors_as_messages, out
 from fluss_df.cli.base.progress import bytes_in, progress
+from fluss_df.errors import FlussError
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A folder of an embedded Fluss.")]
 Archive = Annotated[Path, typer.Argument(metavar="FILE", help="A .tar.zst or .tar.lz4 file.")]
@@ -50,12 +51,21 @@ def check(folder: Folder) -> None:
     out.print("sound")
 
 
-def backup(folder: Folder, file: Archive) -> None:
-    """Write a consistent backup of a folder, also while another process serves it."""
+def backup(
+    folder: Folder,
+    file: Archive,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+) -> None:
+    """Write a backup of a folder, also while another process serves it: all that is acknowledged.
+
+    What lies outside the folder, such as checkpoints of runs, is not in it.
+    """
     from fluss_df.client.transport.folders import back_up_folder
 
     with errors_as_messages():
         place, archive = folder.expanduser(), file.expanduser()
+        if archive.exists() and not force:
+            raise FlussError(f"{file} exists; --force replaces it")
         # compressed it is smaller: the time that is left is the most that it may be
         with progress(
             "writing the backup",

@@ -23,7 +23,8 @@ from fluss_df.cli.base.options import (
     Columns,
     Connection,
     Metadata,
-    Table,
+    Source,
+    open_source,
     open_table,
     place_of,
     split_names,
@@ -37,6 +38,7 @@ from fluss_df.io.base.texts import for_csv, json_lines
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.scans.offsets import bucket_offsets
 from fluss_df.io.sinks.target import TableLayout
+from fluss_df.lake.options import is_lake_table
 from fluss_df.metadata import TablePath
 from fluss_df.polars_adapter.plans import batches_of, run_into
 
@@ -62,7 +64,7 @@ _SINKS: dict[str, str] = {
 
 
 def head(
-    table: Table,
+    table: Source,
     rows: Rows = 10,
     columns: Columns = None,
     metadata: Metadata = False,
@@ -71,15 +73,15 @@ def head(
 ) -> None:
     """Print the first rows."""
     with errors_as_messages():
-        opened, path = open_table(connection, table)
-        with reading(f"{path}", opened):
-            scan = _scan(opened, path, columns, metadata)
+        opened, _, source = open_source(connection, table)
+        with reading(source, opened):
+            scan = _scan(opened, source, columns, metadata)
             frame = scan.head(min(rows, _MOST_ROWS)).collect()
         show_frame(frame, as_json=as_json)
 
 
 def tail(
-    table: Table,
+    table: Source,
     rows: Rows = 10,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with the rows, or changes, that come.")
@@ -95,10 +97,10 @@ def tail(
 ) -> None:
     """Print the last rows; with --follow those that come, too, until Ctrl-C."""
     with errors_as_messages():
-        opened, path = open_table(connection, table)
+        opened, path, source = open_source(connection, table)
         if not follow:
-            with reading(f"{path}", opened):
-                scan = _scan(opened, path, columns, metadata)
+            with reading(source, opened):
+                scan = _scan(opened, source, columns, metadata)
                 frame = scan.tail(min(rows, _MOST_ROWS)).collect()
             show_frame(frame, as_json=as_json)
             return
@@ -107,9 +109,9 @@ def tail(
             "columns": split_names(columns),
             "include_metadata": metadata,
         }
-        if opened.get_table(path).has_primary_key():
+        if source == str(path) and opened.get_table(path).has_primary_key():
             options["mode"] = "changelog"
-        _until_interrupted(lambda: _follow(path, options, rows, max_rows, as_json))
+        _until_interrupted(lambda: _follow(path, source, options, rows, max_rows, as_json))
 
 
 def _until_interrupted(work: Callable[[], None]) -> None:
@@ -140,7 +142,12 @@ def _until_interrupted(work: Callable[[], None]) -> None:
 
 
 def _follow(
-    path: TablePath, options: dict[str, Any], rows: int, max_rows: int | None, as_json: bool
+    path: TablePath,
+    source: str,
+    options: dict[str, Any],
+    rows: int,
+    max_rows: int | None,
+    as_json: bool,
 ) -> None:
     """Print the last rows of a log, and then every row behind them, once."""
     # the end is pinned first: what comes meanwhile is followed
@@ -149,12 +156,12 @@ def _follow(
         (bucket.partition_name, bucket.bucket_id) if info.is_partitioned() else bucket.bucket_id: e
         for bucket, (_, e) in bucket_offsets(options["connection"], info).items()
     }
-    last = scan_fluss(path, stop=ends, **options).tail(min(rows, _MOST_ROWS)).collect()
+    last = scan_fluss(source, stop=ends, **options).tail(min(rows, _MOST_ROWS)).collect()
     if last.height:
         show_frame(last, as_json=as_json)
     if max_rows == 0:
         return
-    scan = scan_fluss(path, start=ends, follow=True, max_rows=max_rows, **options)
+    scan = scan_fluss(source, start=ends, follow=True, max_rows=max_rows, **options)
     for frame in batches_of(scan):
         if frame.height:
             show_frame(frame, as_json=as_json)
@@ -162,16 +169,16 @@ def _follow(
 
 
 def _scan(
-    opened: FlussConnection, path: TablePath, columns: str | None, metadata: bool
+    opened: FlussConnection, source: str, columns: str | None, metadata: bool
 ) -> pl.LazyFrame:
     names = split_names(columns)
-    return scan_fluss(path, connection=opened, columns=names, include_metadata=metadata)
+    return scan_fluss(source, connection=opened, columns=names, include_metadata=metadata)
 
 
 def _rows_of(opened: FlussConnection, path: TablePath) -> int | None:
     """Return the rows of a log by its offsets; None where only reading tells."""
     info = opened.get_admin().get_table_info(path)
-    if info.has_primary_key():
+    if info.has_primary_key() or is_lake_table(info):
         return None
     return sum(end - first for first, end in bucket_offsets(opened, info).values())
 
@@ -257,7 +264,7 @@ def load(
 
 
 def dump(
-    table: Table,
+    table: Source,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", dir_okay=False, help=f"File: {', '.join(_SINKS)}.")
     ],
@@ -273,15 +280,16 @@ def dump(
             raise FlussError(f"{file} exists; --force replaces it")
         if not file.parent.is_dir():
             raise FlussError(f"{file}: there is no folder {file.parent}")
-        opened, path = open_table(connection, table)
-        frame = _scan(opened, path, columns, metadata)
+        opened, path, source = open_source(connection, table)
+        frame = _scan(opened, source, columns, metadata)
         try:
             handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
         except OSError as error:
             raise FlussError(f"{file} cannot be written: {error.strerror}") from error
         os.close(handle)
         try:
-            with reading(f"{path}", opened, _rows_of(opened, path)):
+            rows = _rows_of(opened, path) if source == str(path) else None
+            with reading(source, opened, rows):
                 _write(frame, method, name, file)
             os.replace(name, file)
         except BaseException:

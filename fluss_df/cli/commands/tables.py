@@ -16,13 +16,22 @@ from rich.text import Text
 
 from fluss_df.cli.base.console import errors_as_messages, out, print_table
 from fluss_df.cli.base.listing import list_tables
-from fluss_df.cli.base.options import AsJson, Connection, Table, open_existing, open_table
+from fluss_df.cli.base.options import (
+    AsJson,
+    Connection,
+    Source,
+    Table,
+    open_existing,
+    open_source,
+    open_table,
+)
 from fluss_df.cli.base.progress import reading
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact
 from fluss_df.io.runs.checkpoint import Checkpoint
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.scans.offsets import bucket_offsets
+from fluss_df.lake.options import is_lake_table
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableInfo
 
@@ -115,21 +124,26 @@ def describe(table: Table, connection: Connection = None, as_json: AsJson = Fals
 
 
 def count(
-    table: Table,
+    table: Source,
     connection: Connection = None,
     partitions: Annotated[
         bool, typer.Option("--partitions", help="The rows of each partition.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count rows: those of a log from its offsets, current ones by reading their keys."""
+    """Count rows: those of a log from its offsets, current ones and those of a lake by a scan."""
     with errors_as_messages():
-        opened, path = open_table(connection, table)
+        opened, path, source = open_source(connection, table)
         info = opened.get_admin().get_table_info(path)
         counted: dict[str | None, int] = {}
-        if info.has_primary_key():
+        if source != str(path):
+            if partitions:
+                raise FlussError(f"--partitions counts the rows of tables, and {source} is virtual")
+            with reading(source, opened):
+                counted = _counted(scan_fluss(source, connection=opened), [])
+        elif info.has_primary_key() or is_lake_table(info):
             with reading(f"{path}", opened):
-                counted = _counted(scan_fluss(path, connection=opened), info)
+                counted = _counted(scan_fluss(path, connection=opened), info.get_partition_keys())
         else:
             for bucket, (first, last) in bucket_offsets(opened, info).items():
                 name = bucket.partition_name
@@ -140,7 +154,7 @@ def count(
             return
         total = sum(counted.values())
         if as_json:
-            typer.echo(json.dumps({"table": str(path), "rows": total}))
+            typer.echo(json.dumps({"table": source, "rows": total}))
         else:
             typer.echo(total)
 
@@ -192,9 +206,9 @@ def lag(
         raise typer.Exit(EXIT_BEHIND)
 
 
-def _counted(rows: pl.LazyFrame, info: TableInfo) -> dict[str | None, int]:
+def _counted(rows: pl.LazyFrame, partition_keys: Sequence[str]) -> dict[str | None, int]:
     """Count rows by reading a column of them; by partition where there are partitions."""
-    keys = all_exact(info.get_partition_keys())
+    keys = all_exact(partition_keys)
     if not keys:
         return {None: rows.select(pl.len()).collect().item()}
     found = rows.group_by(keys).len().sort(keys).collect()

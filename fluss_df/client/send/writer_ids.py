@@ -82,5 +82,13 @@ class WriterIds:
     async def ask(self) -> int:
         """Have a server give a writer id that nobody else has."""
         request = pb.InitWriterRequest(table_path=[path_message(self._info.table_path)])
-        response = await self._cluster.request_tablet_server(INIT_WRITER, request)
+        try:
+            response = await self._cluster.request_tablet_server(INIT_WRITER, request)
+        except FlussError as error:
+            if error.error_code != ErrorCode.AUTHORIZATION_EXCEPTION:
+                raise
+            # it may be about any of several tables, and servers name none
+            raise FlussError(
+                f"table {self._info.table_path}: {error.message}", error.error_code
+            ) from error
         return response.writer_id

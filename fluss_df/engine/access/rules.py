@@ -107,8 +107,8 @@ def _create_table(rights: Rights, asked: pb.CreateTableRequest) -> None:
 def _init_writer(rights: Rights, asked: pb.InitWriterRequest) -> None:
     if not any(rights.may(_WRITE, _table(path)) for path in paced(asked.table_path)):
         raise denied(
-            f"Principal {rights.principal} is not authorized: it lacks the right WRITE on each of"
-            " the tables that a writer is for, their databases and the cluster"
+            f"Principal {rights.principal} is not authorized: a writer needs the right"
+            " WRITE on one of its tables, on a database of them, or on the cluster"
         )
 
 

@@ -17,7 +17,7 @@ from sqlglot.optimizer.simplify import simplify
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
-from fluss_df.record.change_tables import split_name
+from fluss_df.record.change_tables import LAKE_SUFFIX, split_virtual
 from fluss_df.spark.queries.queries import run_sql
 
 if TYPE_CHECKING:
@@ -78,11 +78,12 @@ def spark_sql(expr: ir.Expr, params: Mapping[ir.Scalar, Any] | None = None) -> s
                 f"table {table.name!r} is local to the Ibis connection, and Spark cannot read it:"
                 " build the expression of tables of the cluster and memtables"
             )
-        if split_name(table.name)[1] is not None:
-            raise FlussError(
-                f"table {table.name!r}: Spark reads changes by the option 'changelog.mode' of"
-                " spark.read.format('fluss')"
-            )
+        base, virtual = split_virtual(table.name)
+        if virtual:
+            way = "changes by the option 'changelog.mode' of spark.read.format('fluss')"
+            if virtual == LAKE_SUFFIX:
+                way = f"the lake alone by the catalog of the lake; {base} is lake and log together"
+            raise FlussError(f"table {table.name!r}: Spark reads {way}")
         columns.setdefault(table.namespace.database, {})[table.name] = names
     try:
         tree = PySparkCompiler().to_sqlglot(expr.as_table(), params=params)
