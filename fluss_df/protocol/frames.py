@@ -314,7 +314,7 @@ _WAYS_OUT = {
     " 'fluss-df databases' say what there is",
     ErrorCode.DATABASE_NOT_EMPTY: "drop its tables first, or drop it with cascade",
     ErrorCode.SECURITY_DISABLED_EXCEPTION: "rights need a server with an authorizer: 'fluss-df"
-    " serve --dir FOLDER --authorizer-enabled' is one, and 'authorizer.enabled' is a setting of Fluss",
+    " serve --dir FOLDER --authorizer-enabled' is one; Fluss has the setting authorizer.enabled",
 }
 
 

@@ -130,7 +130,8 @@ def test_an_engine_without_an_authorizer_keeps_them(tmp_path: Path) -> None:
             lambda: admin.create_acls([READ]),
             lambda: admin.drop_acls([AclBindingFilter()]),
         ):
-            with pytest.raises(FlussError, match="No Authorizer is configured: rights need a server") as raised:
+            way_out = "No Authorizer is configured: rights need a server"
+            with pytest.raises(FlussError, match=way_out) as raised:
                 ask()
             assert raised.value.error_code == ErrorCode.SECURITY_DISABLED_EXCEPTION
     assert acls_of(tmp_path) == [READ]
