@@ -120,7 +120,7 @@ def test_no_such_changes(con: Backend, fresh: Callable[[], str]) -> None:
     log = con.create_table(fresh(), ROWS, buckets=1).op().name
     with pytest.raises(FlussError, match="no primary key: use"):
         con.table(f"{log}$binlog")
-    with pytest.raises(FlussError, match=r"\$nolog.*there are .*\$changelog and .*\$binlog"):
+    with pytest.raises(FlussError, match=r"\$nolog.*there are .*\$changelog, .*\$binlog and .*\$lake"):
         con.raw_sql(f"SELECT * FROM {log}$nolog")
     with pytest.raises(FlussError, match="does not exist"):
         con.table("nowhere$changelog")

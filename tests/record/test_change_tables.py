@@ -15,6 +15,7 @@ from fluss_df.record.change_tables import (
     binlog_schema,
     changelog_schema,
     split_name,
+    split_virtual,
     to_changelog,
 )
 
@@ -46,9 +47,15 @@ def test_names() -> None:
     assert split_name("db.t$changelog") == ("db.t", ChangeTable.CHANGELOG)
     assert split_name("t$binlog") == ("t", ChangeTable.BINLOG)
     assert split_name("t") == ("t", None)
-    for name in ("t$lake", "t$", "t$changelog$binlog"):
-        with pytest.raises(FlussError, match=r"t\$changelog, t\$binlog and t\$lake"):
-            split_name(name)
+    assert split_virtual("db.t$lake") == ("db.t", "$lake")
+    assert split_virtual("db.t$binlog") == ("db.t", "$binlog")
+    assert split_virtual("t") == ("t", "")
+    for split in (split_name, split_virtual):
+        for name in ("t$", "t$changelog$binlog", "t$lake$"):
+            with pytest.raises(FlussError, match=r"t\$changelog, t\$binlog and t\$lake"):
+                split(name)
+    with pytest.raises(FlussError, match="read by scan_fluss, Ibis and SQL"):
+        split_name("t$lake")
 
 
 def test_changelog() -> None:
