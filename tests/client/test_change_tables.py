@@ -42,7 +42,7 @@ def test_a_log_table_has_inserts(tables: Tables) -> None:
     assert found.column("name").to_pylist() == ["a", "b"]
     with pytest.raises(FlussError, match=r"no \$binlog"):
         virtual(table, "$binlog")
-    with pytest.raises(FlussError, match=r"t\d+\$changelog, t"):
+    with pytest.raises(FlussError, match="is read by scan_fluss"):
         virtual(table, "$lake")
     with pytest.raises(FlussError, match=f"append to table {table.get_table_path()}"):
         opened.new_append()
