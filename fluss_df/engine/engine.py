@@ -39,6 +39,7 @@ from fluss_df.engine.tables import options
 from fluss_df.engine.tables.buckets import java_name, unknown_bucket
 from fluss_df.engine.tables.tables import Partition, Table, now_ms
 from fluss_df.engine.used_buckets import UsedBuckets
+from fluss_df.engine.write_turns import WriteTurns
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 
@@ -101,6 +102,7 @@ class Engine:
             raise
         self.workers = Workers(8)
         self._large_requests = Workers(1)
+        self.turns = WriteTurns()
         self._loader = BucketLoader(
             self.settings, self.catalog, self._used, self.lock, self._end_scans, self.counters
         )

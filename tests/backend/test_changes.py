@@ -120,7 +120,8 @@ def test_no_such_changes(con: Backend, fresh: Callable[[], str]) -> None:
     log = con.create_table(fresh(), ROWS, buckets=1).op().name
     with pytest.raises(FlussError, match="no primary key: use"):
         con.table(f"{log}$binlog")
-    with pytest.raises(FlussError, match=r"\$nolog.*there are .*\$changelog, .*\$binlog and .*\$lake"):
+    every = r"\$nolog.*there are .*\$changelog, .*\$binlog and .*\$lake"
+    with pytest.raises(FlussError, match=every):
         con.raw_sql(f"SELECT * FROM {log}$nolog")
     with pytest.raises(FlussError, match="does not exist"):
         con.table("nowhere$changelog")

@@ -35,7 +35,7 @@ CHANGELOG_IMAGE: Final = "table.changelog.image"
 # How many keys one call to RocksDB looks up, before the bytes of their values are counted: in the
 # first call, when the size of values is not known, and in the largest.
 _FIRST_KEYS: Final = 8
-_KEYS_AT_ONCE: Final = 512
+_KEYS_AT_ONCE: Final = 4096
 # keys that are put into a dictionary (6 ms) before other threads get a turn
 _KEYS_IN_A_TURN: Final = 64 << 10
 # The error for a batch that is too large advises a number of rows whose old rows have 1/8 of the

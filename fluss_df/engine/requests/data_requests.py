@@ -68,13 +68,10 @@ async def produce_log(
     engine: Engine, body: pa.Buffer, rights: Rights | None
 ) -> Awaitable[list[Buffer]]:
     """Append; the awaitable that is returned waits for the disk and is the response."""
-    request, results = await engine.run(_append_all, engine, body, rights)
-    return acknowledge(engine, request, results, pb.ProduceLogResponse(), _taken)
 
+    def parse() -> tuple[pb.ProduceLogRequest, list[memoryview]]:
+        return parse_rows(pb.ProduceLogRequest(), "PRODUCE_LOG", 4, body, rights)
 
-def _append_all(
-    engine: Engine, body: pa.Buffer, rights: Rights | None
-) -> tuple[pb.ProduceLogRequest, list[Appended | FlussError]]:
     def append(bucket: TableBucket, data: memoryview) -> tuple[Table, Appended]:
         table, tablet = engine.bucket(bucket)
         if table.has_primary_key:
@@ -85,8 +82,8 @@ def _append_all(
         layouts = table.layouts if table.arrow else dict.fromkeys(table.schemas)
         return table, tablet.append(data, layouts)
 
-    request, records = parse_rows(pb.ProduceLogRequest(), "PRODUCE_LOG", 4, body, rights)
-    return request, write_each(engine, request, records, append)
+    request, written = await write_each(engine, parse, append)
+    return acknowledge(engine, request, written, pb.ProduceLogResponse(), _taken)
 
 
 def _taken(answer: pb.ProduceLogResponseForBucket, appended: Appended) -> None:

@@ -60,22 +60,18 @@ _LIST_BYTES = 128
 
 async def put_kv(engine: Engine, body: pa.Buffer, rights: Rights | None) -> Awaitable[list[Buffer]]:
     """Write; the awaitable that is returned waits for the disk and is the response."""
-    request, results = await engine.run(_put_all, engine, body, rights)
-    return acknowledge(engine, request, results, pb.PutKvResponse(), _taken)
+    request = pb.PutKvRequest()
 
-
-def _put_all(
-    engine: Engine, body: pa.Buffer, rights: Rights | None
-) -> tuple[pb.PutKvRequest, list[PutResult | FlussError]]:
-    request, records = parse_rows(pb.PutKvRequest(), "PUT_KV", 5, body, rights)
-    targets = tuple(request.target_columns) or None
-    overwrite = request.agg_mode == _OVERWRITE
+    def parse() -> tuple[pb.PutKvRequest, list[memoryview]]:
+        return parse_rows(request, "PUT_KV", 5, body, rights)
 
     def put(bucket: TableBucket, data: memoryview) -> tuple[Table, PutResult]:
         table, kv = engine.kv_bucket(bucket)
-        return table, kv.put(data, targets, overwrite=overwrite)
+        targets = tuple(request.target_columns) or None
+        return table, kv.put(data, targets, overwrite=request.agg_mode == _OVERWRITE)
 
-    return request, write_each(engine, request, records, put)
+    _, written = await write_each(engine, parse, put)
+    return acknowledge(engine, request, written, pb.PutKvResponse(), _taken)
 
 
 def _taken(answer: pb.PutKvResponseForBucket, put: PutResult) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -33,6 +35,10 @@ _MOST_OTHERS: Final = 1 << 20
 # fields that are read before others get a turn: 0.3 ms
 _STEP_FIELDS: Final = 256
 _PARTITION, _BUCKET, _RECORDS = 1, 2, 3
+# fewer bytes are written at once: to hand them to other threads takes longer
+_LARGE_BYTES: Final = 256 << 10
+# threads that write one request
+_SHARES: Final = 4
 
 
 def parse_rows(
@@ -103,15 +109,74 @@ def parse_rows(
     return request, records
 
 
-def write_each(
+async def write_each(
+    engine: Engine,
+    parse: Callable[[], tuple[RowsT, list[memoryview]]],
+    write: Callable[[TableBucket, memoryview], tuple[Table, WrittenT]],
+) -> tuple[RowsT, Awaitable[list[WrittenT | FlussError]]]:
+    """Write the records of each bucket; what fails in one does not stop the others.
+
+    Returns the request, and an awaitable of the results: of a large request they are written
+    later, and what comes behind it to another bucket does not wait.
+
+    Parameters
+    ----------
+    engine
+        Where to write.
+    parse
+        Returns the request, and the records of each of its buckets.
+    write
+        Writes records into a bucket.
+    """
+
+    def begin() -> tuple[RowsT, list[memoryview], list[WrittenT | FlussError] | None]:
+        request, records = parse()
+        small = sum(map(len, records)) < _LARGE_BYTES
+        if small and engine.turns.are_over(_buckets_of(request)):
+            return request, records, _write_some(engine, request, records, write, 0, 1)
+        return request, records, None
+
+    request, records, results = await engine.run(begin)
+    if results is not None:
+        written = asyncio.get_running_loop().create_future()
+        written.set_result(results)
+        return request, written
+    buckets = _buckets_of(request)
+    shares = [
+        engine.turns.enter(
+            buckets[first::_SHARES],
+            functools.partial(
+                engine.run, _write_some, engine, request, records, write, first, _SHARES
+            ),
+        )
+        for first in range(min(_SHARES, len(records)))
+    ]
+    return request, _put_together(shares, len(records))
+
+
+async def _put_together(
+    shares: Sequence[asyncio.Task[list[WrittenT | FlussError]]], count: int
+) -> list[WrittenT | FlussError]:
+    written = await asyncio.gather(*shares)
+    return [written[at % _SHARES][at // _SHARES] for at in range(count)]
+
+
+def _buckets_of(request: pb.ProduceLogRequest | pb.PutKvRequest) -> list[TableBucket]:
+    return [bucket_of(request.table_id, part) for part in request.buckets_req]
+
+
+def _write_some(
     engine: Engine,
     request: RowsT,
     records: Sequence[memoryview],
     write: Callable[[TableBucket, memoryview], tuple[Table, WrittenT]],
+    first: int,
+    step: int,
 ) -> list[WrittenT | FlussError]:
-    """Write the records of each bucket; what fails in one does not stop the others."""
+    """Write the records of every ``step``-th bucket of a request, from the ``first`` on."""
     results: list[WrittenT | FlussError] = []
-    for part, data in zip(request.buckets_req, records, strict=True):
+    buckets = request.buckets_req[first::step]
+    for part, data in zip(buckets, records[first::step], strict=True):
         try:
             engine.lock.verify()
             table, written = write(bucket_of(request.table_id, part), data)
@@ -128,22 +193,31 @@ def write_each(
 async def acknowledge(
     engine: Engine,
     request: RowsT,
-    results: Sequence[WrittenT | FlussError],
+    written: Awaitable[Sequence[WrittenT | FlussError]],
     response: pb.ProduceLogResponse | pb.PutKvResponse,
     taken: Callable[[Any, WrittenT], None],
 ) -> list[Buffer]:
-    """Wait until what was written is durable, and return the response."""
-    for part, result in zip(request.buckets_req, results, strict=True):
-        bucket = bucket_of(request.table_id, part)
+    """Wait until what is written is durable, and return the response."""
+    results = await written
+
+    async def durable(bucket: TableBucket, result: WrittenT | FlussError) -> FlussError | None:
+        if isinstance(result, FlussError):
+            return result
+        try:
+            await engine.acknowledged(bucket, result.durable_at)
+        except FlussError as error:
+            return error
+        return None
+
+    waits = [durable(*each) for each in zip(_buckets_of(request), results, strict=True)]
+    # side by side, as disks and processors do more than one thing at once; one takes no task
+    refusals = [await waits[0]] if len(waits) == 1 else await asyncio.gather(*waits)
+    for part, result, refused in zip(request.buckets_req, results, refusals, strict=True):
         answer = answer_to(response, part)
-        if not isinstance(result, FlussError):
-            try:
-                await engine.acknowledged(bucket, result.durable_at)
-                taken(answer, result)
-                continue
-            except FlussError as error:
-                result = error
-        set_error(answer, result)
+        if refused is None and not isinstance(result, FlussError):
+            taken(answer, result)
+        elif refused is not None:
+            set_error(answer, refused)
     return [response.SerializeToString()]
 
 
