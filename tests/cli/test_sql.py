@@ -8,8 +8,10 @@ import uuid
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from fluss_df.cli.commands.sql import sql
 from fluss_df.cli.main import app
 from fluss_df.cluster import LocalCluster
 
@@ -69,6 +71,16 @@ def test_a_script_in_another_encoding(tmp_path: Path) -> None:
     )
     assert done.exit_code == 1
     assert "the standard input is no text of utf-8" in done.stderr
+
+
+def test_without_a_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after ``<&-`` in a shell."""
+    runner = CliRunner()
+    with runner.isolation():
+        monkeypatch.setattr(sys, "stdin", None)
+        with pytest.raises(typer.Exit) as ended:
+            sql(connection=str(tmp_path))
+    assert ended.value.exit_code == 1
 
 
 def test_a_prompt_goes_on_after_an_error(tmp_path: Path) -> None:

@@ -42,13 +42,15 @@ def sql(
                 f"fluss-df sql needs Ibis ({error}): pip install 'fluss-df[ibis]'"
             ) from None
         backend = Backend().connect(connection)
-        if statements is None and sys.stdin.isatty():
+        if statements is None and sys.stdin is not None and sys.stdin.isatty():
             _prompt(backend, as_json)
         else:
             _script(backend, _standard_input() if statements is None else statements, as_json)
 
 
 def _standard_input() -> str:
+    if sys.stdin is None:
+        raise FlussError("there is no standard input: give the statements as an argument")
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
