@@ -127,8 +127,9 @@ def scan_fluss(
     lake
         Of a table that is tiered into a data lake (``table.datalake.enabled``): by default its
         whole history, the rows of the newest readable lake snapshot and those behind it, in no
-        order; False for what Fluss itself has. With ``start``, ``stop`` or ``follow``, which are
-        about the log, it is the log alone. ``"table$lake"`` is the lake alone.
+        order; False for what Fluss itself has. With ``follow``, or another ``start`` or ``stop``
+        than the defaults, which are about the log, it is the log alone. ``"table$lake"`` is the
+        lake alone.
 
     Returns
     -------

@@ -84,6 +84,47 @@ def test_columns_that_are_not_given_are_null(con: Backend, fresh: Fresh) -> None
         con.raw_sql(f"INSERT INTO {name} (a) VALUES (1)")
 
 
+def test_an_insert_of_some_columns_leaves_the_others_of_rows(con: Backend, fresh: Fresh) -> None:
+    """As Flink writes into a primary-key table; of new rows they are null."""
+    name = fresh()
+    con.raw_sql(
+        f"CREATE TABLE {name} (k INT, dt STRING, v DOUBLE, note STRING,"
+        " PRIMARY KEY (k, dt) NOT ENFORCED) PARTITIONED BY (dt) WITH ('bucket.num' = '1')"
+    )
+    con.raw_sql(f"INSERT INTO {name} VALUES (1, 'a', 1, 'x'), (2, 'a', 2, 'y')")
+    con.raw_sql(f"INSERT INTO {name} (v, dt, k) VALUES (10, 'a', 1), (30, 'b', 3)")
+    con.raw_sql(f"INSERT INTO {name} PARTITION (dt = 'a') (k, note) SELECT 2, 'new'")
+    con.raw_sql(f"INSERT INTO {name} (k, dt) SELECT k, dt FROM {name}")
+    whole: list[tuple[object, ...]]
+    whole = [(1, "a", 10.0, "x"), (2, "a", 2.0, "new"), (3, "b", 30.0, None)]
+    assert con.raw_sql(f"SELECT * FROM {name} ORDER BY k").rows() == whole
+    # a null that is written is one, and so is what is left out of rows that take all others' place
+    con.raw_sql(f"INSERT INTO {name} (k, dt, note) VALUES (1, 'a', NULL)")
+    con.raw_sql(f"INSERT OVERWRITE {name} PARTITION (dt = 'b') (k, note) VALUES (3, 'z')")
+    whole = [(1, "a", 10.0, None), (2, "a", 2.0, "new"), (3, "b", None, "z")]
+    assert con.raw_sql(f"SELECT * FROM {name} ORDER BY k").rows() == whole
+    with pytest.raises(FlussError, match="column 'dt'"):
+        con.raw_sql(f"INSERT INTO {name} (k, v) VALUES (1, 2)")
+
+
+def test_an_insert_of_some_columns_that_cannot_leave_the_others(con: Backend, fresh: Fresh) -> None:
+    name = fresh()
+    con.raw_sql(f"CREATE TABLE {name} (k INT, n INT NOT NULL, v INT, PRIMARY KEY (k) NOT ENFORCED)")
+    con.raw_sql(f"INSERT INTO {name} VALUES (1, 1, 1)")
+    for columns in ("k, n", "k, v"):
+        with pytest.raises(FlussError, match="column 'n' is NOT NULL; rows can be updated in part"):
+            con.raw_sql(f"INSERT INTO {name} ({columns}) VALUES (1, 2)")
+    assert con.raw_sql(f"SELECT * FROM {name}").rows() == [(1, 1, 1)]
+    first = fresh()
+    con.raw_sql(
+        f"CREATE TABLE {first} (k INT, v INT, w INT, PRIMARY KEY (k) NOT ENFORCED)"
+        " WITH ('table.merge-engine' = 'first_row')"
+    )
+    con.raw_sql(f"INSERT INTO {first} (k, v) VALUES (1, 1)")
+    con.raw_sql(f"INSERT INTO {first} (k, w) VALUES (1, 2), (2, 2)")
+    assert con.raw_sql(f"SELECT * FROM {first} ORDER BY k").rows() == [(1, 1, None), (2, None, 2)]
+
+
 def test_update_and_delete(con: Backend, fresh: Fresh) -> None:
     name = fresh()
     con.raw_sql(

@@ -73,6 +73,15 @@ def test_a_script_in_another_encoding(tmp_path: Path) -> None:
     assert "the standard input is no text of utf-8" in done.stderr
 
 
+def test_a_file_in_the_place_of_a_statement(tmp_path: Path) -> None:
+    script = tmp_path / "report.sql"
+    script.write_text("SELECT 1 AS a")
+    options = ["-c", str(tmp_path / "data"), "--json"]
+    failed = CliRunner().invoke(app, ["sql", str(script), *options])
+    assert failed.exit_code == 1
+    assert f"{script} is a file, and no statement: fluss-df sql < {script}" in failed.stderr
+
+
 def test_without_a_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after ``<&-`` in a shell."""
     runner = CliRunner()

@@ -196,6 +196,24 @@ def test_types_that_do_not_fit_are_refused_before_anything_is_sent(
     assert count(path, connection) == 0
 
 
+def test_a_frame_that_lacks_a_column_of_rows_that_are_there_says_what_an_upsert_does(
+    make_table: MakeTable, connection: FlussConnection
+) -> None:
+    path = make_table(pa.schema([("k", pa.int64()), ("v", pa.string())]), primary_keys=["k"])
+    write_fluss(pl.DataFrame({"k": [1], "v": ["a"]}), path, connection=connection)
+    keys = pl.DataFrame({"k": [1]})
+    every = "'v' .* is missing in the data: an upsert replaces whole rows: .*mode='partial_update'"
+    for write in (write_fluss, lambda frame, *args, **kw: sink_fluss(frame.lazy(), *args, **kw)):
+        with pytest.raises(SchemaMismatchError, match=every):
+            write(keys, path, connection=connection)
+    with (
+        connection.get_table(path).new_upsert().create_writer() as writer,
+        pytest.raises(SchemaMismatchError, match=every),
+    ):
+        writer.write_arrow(keys.to_arrow())
+    assert read_fluss(path, connection=connection).rows() == [(1, "a")]
+
+
 BAD_VALUES = [
     (ROWS.with_columns(x=pl.when(pl.col("x") == 599).then(None).otherwise("x")), "null in row 599"),
     (ROWS.with_columns(x=pl.col("x").cast(pl.UInt64) + 2**63), "row 0: 9223372036854775808"),

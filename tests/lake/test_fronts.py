@@ -77,6 +77,11 @@ def test_all_front_ends_count_the_same(by_hand: EmbeddedFluss, kind: str, tmp_pa
     assert counts(f"{kind}$lake", by_hand.address) == {100}
     con = Backend().connect(by_hand.address)
     assert con.table(kind, lake=False).count().execute() == log
+    if not lake_table.keyed:
+        hint = "/*+ OPTIONS('scan.startup.mode'='earliest') */"
+        assert con.raw_sql(f"SELECT count(*) AS n FROM {kind} {hint}").item() == log
+        whole_too = hint.replace("earliest", "full")
+        assert con.raw_sql(f"SELECT count(*) AS n FROM {kind} {whole_too}").item() == whole
     assert con.table(f"fluss.{kind}", lake=False).to_polars().height == log
     assert fluss.read_fluss(kind, connection=by_hand.address, lake=False).height == log
     file = tmp_path / "rows.parquet"

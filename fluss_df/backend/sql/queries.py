@@ -434,12 +434,14 @@ def _options(hints: list[str]) -> dict[str, Any]:
         return {}
     if mode == "timestamp" and stamp is not None:
         return {"start": _instant(stamp)}
-    starts = {"earliest": "earliest", "full": "earliest", "latest": "latest"}
-    if mode not in starts:
+    # as in Flink, full is the lake and the log, and the others are the log
+    options: dict[str, dict[str, Any]]
+    options = {"full": {}, "earliest": {"lake": False}, "latest": {"start": "latest"}}
+    if mode not in options:
         raise FlussError(
             f"hint: 'scan.startup.mode'={mode!r}: expected full, earliest, latest or timestamp"
         )
-    return {"start": starts[mode]}
+    return options[mode]
 
 
 def _instant(text: str) -> datetime:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Any
 
 import ibis
@@ -169,11 +170,16 @@ class Statements(Merging):
         if constants:
             named = pl.DataFrame(pa.table(constants))
             frame = frame.lazy().join(named.lazy(), how="cross")
-        frame = with_nulls(frame, info)
+        overwrite = tree.args.get("overwrite")
+        mode = "auto"
+        if not overwrite and _updates_in_part(info, (*listed, *constants) if listed else columns):
+            mode = "partial_update"
+        else:
+            frame = with_nulls(frame, info)
         with errors_of_polars():
-            if tree.args.get("overwrite"):
+            if overwrite:
                 return self._overwrite(info, frame, constants)
-            return _written(path, self._write(frame, path).rows)
+            return _written(path, self._write(frame, path, mode=mode).rows)
 
     def _overwrite(
         self, info: TableInfo, rows: pl.LazyFrame | pl.DataFrame, constants: dict[str, pa.Array]
@@ -367,6 +373,17 @@ def is_complete(script: str) -> bool:
     except sqlglot.errors.SqlglotError:
         return False  # a quote or a comment goes on
     return not tokens or tokens[-1].token_type == sqlglot.TokenType.SEMICOLON
+
+
+def _updates_in_part(info: TableInfo, named: Sequence[str]) -> bool:
+    """Whether an INSERT that names some columns leaves the others of rows as they are.
+
+    Flink does so with tables that do not merge rows by themselves.
+    """
+    if not info.has_primary_key() or info.get_properties().get("table.merge-engine"):
+        return False
+    others = {*info.get_column_names()} - {*named, *info.schema.auto_increment}
+    return bool(others) and set(info.get_primary_keys()) <= set(named)
 
 
 def split_statements(script: str) -> list[str]:

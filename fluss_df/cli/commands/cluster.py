@@ -33,7 +33,7 @@ Dir = Annotated[
     typer.Option(
         "--dir",
         help="Folder of the cluster: its data, settings and logs.",
-        show_default=str(default_cluster_dir()),
+        show_default=str(default_cluster_dir()).replace(str(Path.home()), "~", 1),
         file_okay=False,
     ),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import polars as pl
@@ -68,6 +69,10 @@ def _script(backend: Backend, text: str, as_json: bool) -> bool:
         try:
             _run(backend, statement, as_json)
         except FlussError as error:
+            if len(statements) == 1 and Path(statement).is_file():
+                raise FlussError(
+                    f"{statement} is a file, and no statement: fluss-df sql < {statement} runs it"
+                ) from error
             if len(statements) == 1:
                 raise
             raise FlussError(

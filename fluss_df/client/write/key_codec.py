@@ -86,7 +86,7 @@ class KeyCodec(RowCodec):
 
     def frame(self, table: pa.Table) -> pa.Table:
         """Return rows to upsert as a frame."""
-        data = coerce(table, self.columns, table=self._name)
+        data = coerce(table, self.columns, table=self._name, upserts=True)
         return self._frame(data, pa.repeat(pa.scalar(False), data.num_rows))
 
     def frame_of_deletes(self, keys: pa.Table) -> pa.Table:

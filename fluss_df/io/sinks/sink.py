@@ -247,7 +247,13 @@ def sink_fluss(
         # with a chunk: without one nothing is looked at
         nothing = arrow_types(table.path, schema).empty_table()
         if table.change_type_column is None:
-            coerce(nothing, table.columns, table=str(table.path), allow_missing=table.merges)
+            coerce(
+                nothing,
+                table.columns,
+                table=str(table.path),
+                allow_missing=table.merges,
+                upserts=table.mode == "upsert",
+            )
         return table
 
     def run() -> SinkResult:

@@ -69,6 +69,7 @@ def coerce(
     *,
     table: str,
     allow_missing: bool = False,
+    upserts: bool = False,
 ) -> pa.Table | pa.RecordBatch:
     """Return the rows with exactly the table's Arrow types, in the table's order.
 
@@ -84,6 +85,8 @@ def coerce(
         The table's name, for errors.
     allow_missing
         Fill nullable columns that the rows lack with nulls.
+    upserts
+        Whether the rows take the place of rows that are there, for errors.
 
     Returns
     -------
@@ -97,7 +100,7 @@ def coerce(
     """
     names = data.schema.names
     wanted = [column.name for column in columns]
-    _check_names(names, columns, table, allow_missing)
+    _check_names(names, columns, table, allow_missing, upserts)
     schema = arrow_schema(columns)
     result: list[pa.Array | pa.ChunkedArray] = []
     same = names == wanted and data.schema.equals(schema)
@@ -118,7 +121,7 @@ def coerce(
 
 
 def _check_names(
-    names: list[str], columns: Sequence[Column], table: str, allow_missing: bool
+    names: list[str], columns: Sequence[Column], table: str, allow_missing: bool, upserts: bool
 ) -> None:
     # of a key or a partial update, not all columns that the table has
     wanted = [column.name for column in columns]
@@ -136,11 +139,14 @@ def _check_names(
     for column in columns:
         if column.name in given or (allow_missing and column.type.nullable):
             continue
-        way = (
-            "add it, as nulls if need be"
-            if column.type.nullable
-            else "it is NOT NULL, so rows need a value for it"
-        )
+        way = "add it, as nulls if need be"
+        if not column.type.nullable:
+            way = "it is NOT NULL, so rows need a value for it"
+        elif upserts:
+            way = (
+                "an upsert replaces whole rows: add it, or leave it as it is by a partial update"
+                " (mode='partial_update', new_upsert([columns]))"
+            )
         raise SchemaMismatchError(
             f"table {table}: column '{column.name}' ({column.type}) is missing in the data: {way}"
         )
