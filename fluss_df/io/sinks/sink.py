@@ -351,7 +351,8 @@ def _checked(target: Target, rows: pa.Table) -> pa.Table:
     """Return rows as the table has them; of changes those that do something."""
     path, columns, descriptor = str(target.path), target.columns, target.descriptor
     if target.change_type_column is None:
-        rows = coerce(rows, columns, table=path, allow_missing=target.merges)
+        upserts = target.mode == "upsert"
+        rows = coerce(rows, columns, table=path, allow_missing=target.merges, upserts=upserts)
     else:
         if target.merges:
             there = frozenset(rows.column_names)
