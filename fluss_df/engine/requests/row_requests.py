@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from fluss_df.protocol.acl import OperationType
 from fluss_df.protocol.message_parts import answer_to, bucket_of, set_error
 from fluss_df.protocol.wire import BYTES, VARINT, Buffer, int32, next_field, signed
 
+T = TypeVar("T")
 RowsT = TypeVar("RowsT", pb.ProduceLogRequest, pb.PutKvRequest)
 WrittenT = TypeVar("WrittenT", Appended, PutResult)
 
@@ -151,14 +152,14 @@ async def write_each(
         )
         for first in range(min(_SHARES, len(records)))
     ]
-    return request, _put_together(shares, len(records))
+    # begun at once, as its peer may be gone before anybody waits for it
+    return request, asyncio.ensure_future(_put_together(shares, len(records)))
 
 
-async def _put_together(
-    shares: Sequence[asyncio.Task[list[WrittenT | FlussError]]], count: int
-) -> list[WrittenT | FlussError]:
-    written = await asyncio.gather(*shares)
-    return [written[at % _SHARES][at // _SHARES] for at in range(count)]
+async def _put_together(shares: Iterable[Awaitable[list[T]]], count: int) -> list[T]:
+    """Return the results of all buckets, of which each share has every ``_SHARES``-th."""
+    done = await asyncio.gather(*shares)
+    return [done[at % _SHARES][at // _SHARES] for at in range(count)]
 
 
 def _buckets_of(request: pb.ProduceLogRequest | pb.PutKvRequest) -> list[TableBucket]:
@@ -199,19 +200,24 @@ async def acknowledge(
 ) -> list[Buffer]:
     """Wait until what is written is durable, and return the response."""
     results = await written
+    buckets = _buckets_of(request)
 
-    async def durable(bucket: TableBucket, result: WrittenT | FlussError) -> FlussError | None:
-        if isinstance(result, FlussError):
-            return result
-        try:
-            await engine.acknowledged(bucket, result.durable_at)
-        except FlussError as error:
-            return error
-        return None
+    async def durable(first: int) -> list[FlussError | None]:
+        refused: list[FlussError | None] = []
+        for bucket, result in zip(buckets[first::_SHARES], results[first::_SHARES], strict=True):
+            try:
+                if isinstance(result, FlussError):
+                    raise result
+                await engine.acknowledged(bucket, result.durable_at)
+                refused.append(None)
+            except FlussError as error:
+                refused.append(without_frames(error))
+        return refused
 
-    waits = [durable(*each) for each in zip(_buckets_of(request), results, strict=True)]
-    # side by side, as disks and processors do more than one thing at once; one takes no task
-    refusals = [await waits[0]] if len(waits) == 1 else await asyncio.gather(*waits)
+    # a few side by side: a request of very many buckets must not have all threads
+    shares = [durable(first) for first in range(min(_SHARES, len(buckets)))]
+    # one takes no task
+    refusals = await (shares[0] if len(shares) == 1 else _put_together(shares, len(buckets)))
     for part, result, refused in zip(request.buckets_req, results, refusals, strict=True):
         answer = answer_to(response, part)
         if refused is None and not isinstance(result, FlussError):
