@@ -84,13 +84,19 @@ def test_columns_that_are_not_given_are_null(con: Backend, fresh: Fresh) -> None
         con.raw_sql(f"INSERT INTO {name} (a) VALUES (1)")
 
 
-def test_an_insert_of_some_columns_leaves_the_others_of_rows(con: Backend, fresh: Fresh) -> None:
-    """As Flink writes into a primary-key table; of new rows they are null."""
+def keyed_by_day(con: Backend, fresh: Fresh) -> str:
+    """Create a table with a primary key and partitions; return its name."""
     name = fresh()
     con.raw_sql(
         f"CREATE TABLE {name} (k INT, dt STRING, v DOUBLE, note STRING,"
         " PRIMARY KEY (k, dt) NOT ENFORCED) PARTITIONED BY (dt) WITH ('bucket.num' = '1')"
     )
+    return name
+
+
+def test_an_insert_of_some_columns_leaves_the_others_of_rows(con: Backend, fresh: Fresh) -> None:
+    """As Flink writes into a primary-key table; of new rows they are null."""
+    name = keyed_by_day(con, fresh)
     con.raw_sql(f"INSERT INTO {name} VALUES (1, 'a', 1, 'x'), (2, 'a', 2, 'y')")
     con.raw_sql(f"INSERT INTO {name} (v, dt, k) VALUES (10, 'a', 1), (30, 'b', 3)")
     con.raw_sql(f"INSERT INTO {name} PARTITION (dt = 'a') (k, note) SELECT 2, 'new'")
@@ -126,11 +132,7 @@ def test_an_insert_of_some_columns_that_cannot_leave_the_others(con: Backend, fr
 
 
 def test_update_and_delete(con: Backend, fresh: Fresh) -> None:
-    name = fresh()
-    con.raw_sql(
-        f"CREATE TABLE {name} (k INT, dt STRING, v DOUBLE, note STRING,"
-        " PRIMARY KEY (k, dt) NOT ENFORCED) PARTITIONED BY (dt) WITH ('bucket.num' = '1')"
-    )
+    name = keyed_by_day(con, fresh)
     con.raw_sql(f"INSERT INTO {name} VALUES (1, 'a', 1, 'x'), (2, 'a', 2, 'y'), (1, 'b', 3, 'z')")
     done = con.raw_sql(f"UPDATE {name} AS t SET v = t.v * 10, note = NULL WHERE t.dt = 'a'")
     assert done["rows"].to_list() == [2]

@@ -80,6 +80,11 @@ def test_a_file_in_the_place_of_a_statement(tmp_path: Path) -> None:
     failed = CliRunner().invoke(app, ["sql", str(script), *options])
     assert failed.exit_code == 1
     assert f"{script} is a file, and no statement: fluss-df sql < {script}" in failed.stderr
+    # what is too long to be a name is a statement still
+    failed = CliRunner().invoke(app, ["sql", "SELEC " + "x" * 5000, *options])
+    assert failed.exit_code == 1
+    assert "cannot be" in failed.stderr
+    assert "too long" not in failed.stderr
 
 
 def test_without_a_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,14 +171,13 @@ class Statements(Merging):
             named = pl.DataFrame(pa.table(constants))
             frame = frame.lazy().join(named.lazy(), how="cross")
         overwrite = tree.args.get("overwrite")
-        mode = "auto"
-        if not overwrite and _updates_in_part(info, (*listed, *constants) if listed else columns):
-            mode = "partial_update"
-        else:
+        in_part = listed and not overwrite and _updates_in_part(info, (*listed, *constants))
+        if not in_part:
             frame = with_nulls(frame, info)
         with errors_of_polars():
             if overwrite:
                 return self._overwrite(info, frame, constants)
+            mode = "partial_update" if in_part else "auto"
             return _written(path, self._write(frame, path, mode=mode).rows)
 
     def _overwrite(

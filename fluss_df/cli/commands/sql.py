@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import polars as pl
@@ -69,17 +69,18 @@ def _script(backend: Backend, text: str, as_json: bool) -> bool:
         try:
             _run(backend, statement, as_json)
         except FlussError as error:
-            if len(statements) == 1 and Path(statement).is_file():
+            if len(statements) > 1:
+                raise FlussError(
+                    f"statement {number} of {len(statements)}: {error.message}; those before it"
+                    " were run",
+                    error.error_code,
+                ) from error
+            # not Path.is_file: it raises for what is too long for a name
+            if os.path.isfile(statement):
                 raise FlussError(
                     f"{statement} is a file, and no statement: fluss-df sql < {statement} runs it"
                 ) from error
-            if len(statements) == 1:
-                raise
-            raise FlussError(
-                f"statement {number} of {len(statements)}: {error.message}; those before it were"
-                " run",
-                error.error_code,
-            ) from error
+            raise
     return False
 
 

@@ -136,14 +136,13 @@ def count(
         opened, path, source = open_source(connection, table)
         info = opened.get_admin().get_table_info(path)
         counted: dict[str | None, int] = {}
-        if source != str(path):
-            if partitions:
-                raise FlussError(f"--partitions counts the rows of tables, and {source} is virtual")
+        virtual = source != str(path)
+        if virtual and partitions:
+            raise FlussError(f"--partitions counts the rows of tables, and {source} is virtual")
+        if virtual or info.has_primary_key() or is_lake_table(info):
+            keys = info.get_partition_keys() if partitions else []
             with reading(source, opened):
-                counted = _counted(scan_fluss(source, connection=opened), [])
-        elif info.has_primary_key() or is_lake_table(info):
-            with reading(f"{path}", opened):
-                counted = _counted(scan_fluss(path, connection=opened), info.get_partition_keys())
+                counted = _counted(scan_fluss(source, connection=opened), keys)
         else:
             for bucket, (first, last) in bucket_offsets(opened, info).items():
                 name = bucket.partition_name
