@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import json
 import os
@@ -17,9 +18,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField, StructType
 
-from fluss_df.embedded.lake_unpacking import require_size, unpacked
 from fluss_df.engine.files.files import DamagedError, read_bytes
 from fluss_df.hooks import Closing
+from fluss_df.lake.iceberg.whole_avro import require_whole
 from fluss_df.lake.snapshot import local_path
 
 WAREHOUSE: Final = "warehouse"
@@ -42,6 +43,8 @@ POSITION_DELETES: Final = 1
 # of the column of a file with positions of deleted rows that names the file with the rows
 DELETED_IN: Final = 2147483546
 
+# of the metadata of a table: a backup may be somebody else's, and a bomb
+_MOST_BYTES: Final = 256 << 20
 # where files are written, in place of the table's location
 _WRITTEN_TO: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 
@@ -107,13 +110,21 @@ class LakePaths:
 def read_metadata(data: bytes, below: str) -> dict[str, Any]:
     """Return the metadata of a table from its file."""
     try:
-        text = unpacked(data, below) if data[:2] == b"\x1f\x8b" else data
+        text = _unpacked(data, below) if data[:2] == b"\x1f\x8b" else data
         value = json.loads(text)
         if not isinstance(value, dict) or not isinstance(value.get("location"), str):
             raise ValueError("it is no metadata of a table")
         return value
     except (ValueError, OSError, EOFError, zlib.error, RecursionError) as error:
         raise DamagedError(f"{below} is damaged: {error}") from error
+
+
+def _unpacked(data: bytes, below: str) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise DamagedError(f"{below} has more than {_MOST_BYTES:,} bytes unpacked")
+    return text
 
 
 def require_inside(metadata: Mapping[str, Any], paths: LakePaths) -> None:
@@ -171,12 +182,12 @@ class AvroRows:
     @classmethod
     def read(cls, data: bytes, below: str) -> AvroRows:
         """Read a file; raise where it is not whole."""
-        require_size(data, below)
         try:
+            require_whole(data)
             with AvroFile[Record](cast(Any, _Bytes(data))) as file:
                 rows = list(file)
                 return cls(file.schema, dict(file.header.meta), rows)
-        # pyiceberg has no error of its own for bytes that are not Avro
+        # pyiceberg has no error of its own for bytes that are not what it wrote
         except Exception as error:
             raise DamagedError(f"{below} is damaged: {type(error).__name__}: {error}") from error
 

@@ -125,7 +125,8 @@ class LakeSnapshotFiles(ABC, Generic[F]):
                 continue
             try:
                 there = os.stat(path).st_size
-            except FileNotFoundError as error:
+            except (FileNotFoundError, ValueError) as error:
+                # ValueError: no file has such a name, a damaged manifest has
                 raise file_gone(self.path, path) from error
             except OSError:
                 continue  # Polars says why it cannot be read

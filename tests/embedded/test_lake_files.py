@@ -18,10 +18,10 @@ from fluss_df.embedded import EmbeddedFluss, EngineOptions
 
 pytest.importorskip("pyiceberg")
 
-from fluss_df.embedded import lake_unpacking
+from fluss_df.embedded import lake_paths
 from fluss_df.embedded.lake_paths import AvroRows, read_metadata
-from fluss_df.embedded.lake_unpacking import require_size
 from fluss_df.engine.files.files import DamagedError
+from fluss_df.lake.iceberg import whole_avro
 
 DESCRIPTORS = Path("/proc/self/fd")
 
@@ -32,7 +32,7 @@ def test_metadata_that_unpacks_to_more_than_it_may_is_refused(
     metadata = {"location": "file:///lake", "properties": {"a": "b" * 1000}}
     packed = gzip.compress(json.dumps(metadata).encode())
     assert read_metadata(packed, "m.gz.metadata.json") == metadata
-    monkeypatch.setattr(lake_unpacking, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(lake_paths, "_MOST_BYTES", 1000)
     with pytest.raises(DamagedError, match=r"m\.gz has more than 1,000 bytes unpacked"):
         read_metadata(packed, "m.gz")
     with pytest.raises(DamagedError, match="is damaged"):
@@ -68,24 +68,24 @@ def test_the_catalog_is_closed_after_use(tmp_path: Path) -> None:
         assert not [n for n in open_files if n.startswith(place) and "catalog.db" in n]
 
 
+def text(value: bytes) -> bytes:
+    """Return bytes as Avro writes them."""
+    size = len(value) << 1
+    made = b""
+    while size > 0x7F:
+        made += bytes([size & 0x7F | 0x80])
+        size >>= 7
+    return made + bytes([size]) + value
+
+
 def avro(codec: str, blocks: list[bytes]) -> bytes:
-    """Return an Avro file of texts, whose blocks are compressed already."""
-
-    def number(value: int) -> bytes:
-        value = value << 1
-        made = b""
-        while value > 0x7F:
-            made += bytes([value & 0x7F | 0x80])
-            value >>= 7
-        return made + bytes([value])
-
-    def text(value: bytes) -> bytes:
-        return number(len(value)) + value
-
-    header = number(2) + text(b"avro.codec") + text(codec.encode())
-    header += text(b"avro.schema") + text(b'"string"') + number(0)
+    """Return an Avro file of a text in each block; the blocks are compressed already."""
+    field = {"name": "name", "type": "string", "field-id": 1}
+    schema = json.dumps({"type": "record", "name": "row", "fields": [field]}).encode()
+    header = b"\4" + text(b"avro.codec") + text(codec.encode())
+    header += text(b"avro.schema") + text(schema) + b"\0"
     sync = bytes(range(16))
-    body = b"".join(number(1) + text(block) + sync for block in blocks)
+    body = b"".join(b"\2" + text(block) + sync for block in blocks)
     return b"Obj\x01" + header + sync + body
 
 
@@ -109,25 +109,34 @@ def zstandard(data: bytes) -> bytes:
 def test_lists_of_files_that_are_bombs_are_refused(
     codec: str, packed: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lake_unpacking, "_MOST_BYTES", 1000)
-    require_size(avro(codec, [packed(bytes(500)), packed(bytes(500))]), "m.avro")
-    for blocks in ([packed(bytes(1001))], [packed(bytes(600))] * 2, [packed(bytes(10**7))]):
-        with pytest.raises(DamagedError, match="more than 1,000 bytes unpacked"):
+    monkeypatch.setattr(whole_avro, "_MOST_BYTES", 1000)
+    some = packed(text(b"x" * 400))
+    assert [str(row[0]) for row in AvroRows.read(avro(codec, [some] * 2), "m").rows] == [
+        "x" * 400
+    ] * 2
+    for blocks in ([packed(bytes(1001))], [some] * 3, [packed(bytes(10**7))]):
+        with pytest.raises(
+            DamagedError, match=r"m\.avro is damaged: .*more than 1,000 bytes unpacked"
+        ):
             AvroRows.read(avro(codec, blocks), "m.avro")
     with pytest.raises(DamagedError, match="is damaged"):
-        require_size(avro(codec, [b"no such thing"]), "m.avro")
+        AvroRows.read(avro(codec, [b"no such thing"]), "m.avro")
 
 
 @pytest.mark.parametrize(
     "data",
     [b"", b"Obj", b"Obj\x01", b"Obj\x01\xff", b"Obj\x01" + b"\xff" * 20, b"Obj\x01" + b"\x80" * 20]
-    + [avro("null", [b"x" * 50])[:-end] for end in (20, 60)],
+    + [avro("null", [text(b"x" * 50)])[:-end] for end in (1, 20, 60)]
+    + [avro("null", [block]) for block in (b"", b"\xff", b"\xfe" * 9 + b"\1xx", b"\4x", b"\2xx")]
+    + [avro("null", [text(b"x")]).replace(b"string", b"strong")],
 )
 def test_what_is_no_list_of_files_is_damaged(data: bytes) -> None:
     with pytest.raises(DamagedError, match="is damaged"):
-        require_size(data, "m.avro")
+        AvroRows.read(data, "m.avro")
 
 
 def test_a_whole_file_is_read() -> None:
-    require_size(avro("null", []), "m.avro")
-    require_size(avro("null", [b"x" * 5000, b""]), "m.avro")
+    assert AvroRows.read(avro("null", []), "m.avro").rows == []
+    names = [b"x" * 5000, b"", b"y" * 64, b"z" * 63]
+    found = AvroRows.read(avro("null", [text(name) for name in names]), "m.avro").rows
+    assert [row[0] for row in found] == [name.decode() for name in names]

@@ -15,6 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
+from fluss_df.embedded.lake_paths import AvroRows
 from fluss_df.errors import FlussError
 from fluss_df.io.scans import union
 from fluss_df.lake.iceberg.pruning import file_filter
@@ -23,7 +24,7 @@ from fluss_df.lake.iceberg_upkeep.orphans import remove_orphans
 from fluss_df.lake.options import LakeOptions
 from fluss_df.lake.paimon import manifests
 from fluss_df.lake.paimon.storage import TableFiles
-from fluss_df.lake.snapshot import LakeSnapshotFiles
+from fluss_df.lake.snapshot import DataFile, LakeSnapshotFiles
 from fluss_df.pushdown.predicate import Comparison, Op
 from tests.lake.folders import BY_HAND, table, tier
 
@@ -37,6 +38,29 @@ def damaged(good: bytes, choose: random.Random) -> bytes:
     return bytes(made)
 
 
+def uncompressed(data: bytes) -> bytes:
+    rows = AvroRows.read(data, "a file")
+    rows.header["avro.codec"] = "null"
+    return rows.written("rows")
+
+
+class Files(LakeSnapshotFiles[DataFile]):
+    """Files whose rows nobody reads."""
+
+    def wanted(self, predicates: Any) -> list[DataFile]:
+        raise NotImplementedError
+
+    def frame(self, files: Any) -> pl.LazyFrame:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("name", ["/there/is\0none", "/there/is-none"])
+def test_files_that_are_nowhere_are_gone(name: str) -> None:
+    file = DataFile(name, 1, 1, {})
+    with pytest.raises(FlussError, match=r"lake table db\.t: the file .* is gone.*lake=False"):
+        Files(fluss.TablePath("db", "t"), [file], 0).require_there([file])
+
+
 def test_damaged_manifests_are_told_with_their_table(tmp_path: Path) -> None:
     choose = random.Random(1)
     with EmbeddedFluss(tmp_path / "folder", port=0, options=BY_HAND) as engine:
@@ -46,7 +70,10 @@ def test_damaged_manifests_are_told_with_their_table(tmp_path: Path) -> None:
         refused: list[str] = []
         for file in (tmp_path / "folder" / "lake").rglob("*.avro"):
             good = file.read_bytes()
-            for content in (b"", b"text", b"\0" * 99, *(damaged(good, choose) for _ in range(20))):
+            # of what is not compressed, what is damaged is what the file says
+            plain = uncompressed(good)
+            made = [damaged(content, choose) for content in (good, plain) for _ in range(12)]
+            for content in (b"", b"text", b"\0" * 99, *made):
                 file.write_bytes(content)
                 union._opened.cache_clear()
                 try:

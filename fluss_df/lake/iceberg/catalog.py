@@ -104,8 +104,9 @@ def _catalog(options: LakeOptions) -> Catalog:
 
 def _for_python(properties: Any) -> dict[str, str]:
     """Return options of Java's Iceberg as pyiceberg calls them."""
-    made = dict(properties)
-    made.setdefault("py-io-impl", "pyiceberg.io.pyarrow.PyArrowFileIO")
+    from fluss_df.lake.iceberg.checked_files import FILE_IO
+
+    made = {**FILE_IO, **properties}
     for java, python in (("s3.path-style-access", "s3.force-virtual-addressing"),):
         if java in made:
             made[python] = "false" if made.pop(java).lower() == "true" else "true"

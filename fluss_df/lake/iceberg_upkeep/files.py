@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
+from fluss_df.lake.iceberg.checked_files import manifests_of
+
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
@@ -27,7 +29,7 @@ def snapshot_paths(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     manifests: dict[str, ManifestFile] = {}
     for snapshot in snapshots:
         found.add(snapshot.manifest_list)
-        for manifest in snapshot.manifests(table.io):
+        for manifest in manifests_of(snapshot, table.io):
             manifests[manifest.manifest_path] = manifest
     found.update(manifests)
     for manifest in manifests.values():

@@ -11,6 +11,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import LongType
 
+from fluss_df.lake.iceberg.checked_files import manifests_of
 from fluss_df.lake.iceberg_writing.commit import commit_snapshot
 from fluss_df.lake.iceberg_writing.files import LakeFiles
 from fluss_df.lake.iceberg_writing.live_rows import LiveRows, PartitionFiles, files_by_partition
@@ -53,7 +54,7 @@ def compact(table: Table, properties: Mapping[str, str]) -> int | None:
     """
     snapshot = table.current_snapshot()
     # every commit makes a manifest, so that few manifests mean few small files
-    if snapshot is None or len(snapshot.manifests(table.io)) < _SMALL_FILES:
+    if snapshot is None or len(manifests_of(snapshot, table.io)) < _SMALL_FILES:
         return None
     lake = LakeFiles(table)
     added: list[DataFile] = []

@@ -19,6 +19,7 @@ from fluss_df.lake.snapshot import DataFile
 
 T = TypeVar("T")
 _DELETE: Final = 1
+_LISTS: Final = ("baseManifestList", "deltaManifestList")
 # of what a damaged file may raise
 NOT_UNDERSTOOD: Final = (ValueError, KeyError, TypeError, IndexError, EOFError, StopIteration)
 
@@ -97,7 +98,7 @@ def read_snapshot(table: TableFiles, number: int) -> Snapshot:
             " table made again by hand? lake=False reads what Fluss itself has",
             ErrorCode.LAKE_SNAPSHOT_NOT_EXIST,
         )
-    said: dict[str, Any] = _understood(table, name, json.loads)
+    said = _understood(table, name, _snapshot)
     schema = schema_of(table, int(said["schemaId"]))
     require_known(table, schema)
     partitions = Partitions(table, schema)
@@ -113,6 +114,14 @@ def read_snapshot(table: TableFiles, number: int) -> Snapshot:
     except FlussError as error:
         raise table.damaged(name, error) from error
     return Snapshot(schema, tuple(found), vectors, offsets)
+
+
+def _snapshot(content: bytes) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(content)
+    int(said["schemaId"])
+    for name in _LISTS:
+        said[name]
+    return said
 
 
 def schema_of(table: TableFiles, number: int) -> LakeSchema:
@@ -189,9 +198,13 @@ def live_entries(table: TableFiles, said: Mapping[str, Any]) -> list[tuple[str, 
         Where a manifest is not there, or damaged.
     """
     found: dict[tuple[Any, ...], tuple[str, dict[str, Any]]] = {}
-    for name in ("baseManifestList", "deltaManifestList"):
-        for manifest in read_avro(table, f"manifest/{said[name]}"):
-            place = f"manifest/{manifest['_FILE_NAME']}"
+    for name in _LISTS:
+        place = f"manifest/{said[name]}"
+        try:
+            manifests = [f"manifest/{entry['_FILE_NAME']}" for entry in read_avro(table, place)]
+        except NOT_UNDERSTOOD as error:
+            raise table.damaged(place, error) from error
+        for place in manifests:
             for entry in read_avro(table, place):
                 try:
                     file = entry["_FILE"]

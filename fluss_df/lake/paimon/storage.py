@@ -61,7 +61,8 @@ class TableFiles:
         place = self.at(name)
         try:
             return Path(place).read_bytes()
-        except FileNotFoundError as error:
+        except (FileNotFoundError, ValueError) as error:
+            # ValueError: no file has such a name, a damaged manifest has
             raise file_gone(self.path, place) from error
         except OSError as error:
             raise FlussError(

@@ -92,13 +92,16 @@ def read_schema(content: bytes) -> LakeSchema:
     known.
     """
     found = json.loads(content)
-    return LakeSchema(
+    schema = LakeSchema(
         int(found["id"]),
         tuple(Field(f["id"], f["name"], field_type(f["type"])) for f in found["fields"]),
         tuple(found["partitionKeys"]),
         tuple(found["primaryKeys"]),
         dict(found["options"]),
     )
+    for name in (*schema.partition_keys, *schema.primary_keys):
+        schema.field(name)
+    return schema
 
 
 def field_type(given: Any) -> FieldType:
