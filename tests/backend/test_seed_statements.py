@@ -41,7 +41,7 @@ def test_all_statements_are_known() -> None:
 
 @pytest.mark.parametrize("statement", CREATES)
 def test_tables_are_created(seeds: Backend, statement: str) -> None:
-    (only,) = split_statements(statement)
+    ((_, only),) = split_statements(statement)
     seeds.raw_sql(only)
     info = seeds.table_info("log_table")
     assert info.get_column_names() == ["order_id", "item_id", "amount", "address"]

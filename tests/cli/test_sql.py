@@ -49,7 +49,7 @@ INSERT INTO t VALUES (2);"""
         app, ["sql", *arguments, *options], input=None if arguments else script
     )
     assert failed.exit_code == 1
-    assert "statement 3 of 4: " in failed.stderr
+    assert "line 2, statement 3 of 4: " in failed.stderr
     assert "nowhere does not exist" in failed.stderr
     assert "those before it were run" in failed.stderr
     counted = CliRunner().invoke(app, ["sql", "SELECT count(*) AS n FROM t", *options])

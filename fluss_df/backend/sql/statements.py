@@ -385,8 +385,11 @@ def _updates_in_part(info: TableInfo, named: Sequence[str]) -> bool:
     return bool(others) and set(info.get_primary_keys()) <= set(named)
 
 
-def split_statements(script: str) -> list[str]:
-    """Return the statements of a script; semicolons in strings, names and comments stay."""
+def split_statements(script: str) -> list[tuple[int, str]]:
+    """Return the statements of a script, each with the line, from 1 on, where it begins.
+
+    Semicolons in strings, names and comments stay.
+    """
     try:
         tokens = sqlglot.tokenize(script, dialect=Fluss)
     except sqlglot.errors.SqlglotError as error:
@@ -394,6 +397,12 @@ def split_statements(script: str) -> list[str]:
     ends = [t.start for t in tokens if t.token_type == sqlglot.TokenType.SEMICOLON]
     starts = [0, *(end + 1 for end in ends)]
     spans = zip(starts, [*ends, len(script)], strict=True)
-    # what has comments only is none
     begun = sorted(t.start for t in tokens if t.token_type != sqlglot.TokenType.SEMICOLON)
-    return [script[a:b].strip() for a, b in spans if bisect_left(begun, a) < bisect_left(begun, b)]
+    statements = []
+    for start, end in spans:
+        first = bisect_left(begun, start)
+        # what has comments only is none
+        if first < bisect_left(begun, end):
+            line = script.count("\n", 0, begun[first]) + 1
+            statements.append((line, script[start:end].strip()))
+    return statements

@@ -63,7 +63,7 @@ def _script(backend: Backend, text: str, as_json: bool) -> bool:
     from fluss_df.backend.sql.statements import split_statements
 
     statements = split_statements(text)
-    for number, statement in enumerate(statements, 1):
+    for number, (line, statement) in enumerate(statements, 1):
         if _ends(statement):
             return True
         try:
@@ -71,8 +71,8 @@ def _script(backend: Backend, text: str, as_json: bool) -> bool:
         except FlussError as error:
             if len(statements) > 1:
                 raise FlussError(
-                    f"statement {number} of {len(statements)}: {error.message}; those before it"
-                    " were run",
+                    f"line {line}, statement {number} of {len(statements)}: {error.message}; those"
+                    " before it were run",
                     error.error_code,
                 ) from error
             # not Path.is_file: it raises for what is too long for a name
