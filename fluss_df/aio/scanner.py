@@ -6,7 +6,15 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +32,6 @@ from fluss_df.client.scan.records import (
     ScanRecords,
     record_batches,
 )
-from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
 
 if TYPE_CHECKING:
@@ -65,7 +72,8 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         # results of calls that were cancelled before they were returned
         self._kept: deque[Taken] = deque()
         self._kept_tables: deque[pa.Table] = deque()
-        # the poll that an ``async for`` goes through, and how many of its items it has yielded
+        # the poll that an ``async for`` goes through, and how many of its records, or batches, it
+        # has yielded
         self._iterated: Taken = []
         self._yielded = 0
 
@@ -78,7 +86,8 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     def subscribe_buckets(self, bucket_offsets: Mapping[int, int]) -> None:
         """Subscribe to buckets of a table without partitions, ``{bucket: offset}``."""
         self._core.check_buckets(bucket_offsets)
-        self._soon(self._core.subscribe_buckets, dict(bucket_offsets))
+        which = [(None, bucket) for bucket in bucket_offsets]
+        self._soon(which, self._core.subscribe_buckets, dict(bucket_offsets))
 
     def subscribe_partition(self, partition_id: int, bucket_id: int, start_offset: int) -> None:
         """Subscribe to a bucket of a partition."""
@@ -89,24 +98,43 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     ) -> None:
         """Subscribe to buckets of partitions, ``{(partition id, bucket): offset}``."""
         self._core.check_partition_buckets(partition_bucket_offsets)
-        self._soon(self._core.subscribe_partition_buckets, dict(partition_bucket_offsets))
+        starts = dict(partition_bucket_offsets)
+        self._soon(starts, self._core.subscribe_partition_buckets, starts)
 
     def unsubscribe(self, bucket_id: int) -> None:
         """Stop reading a bucket."""
-        self._soon(self._core.unsubscribe, bucket_id)
+        self._soon([(None, bucket_id)], self._core.unsubscribe, bucket_id)
 
     def unsubscribe_partition(self, partition_id: int, bucket_id: int) -> None:
         """Stop reading a bucket of a partition."""
-        self._soon(self._core.unsubscribe_partition, partition_id, bucket_id)
+        which = [(partition_id, bucket_id)]
+        self._soon(which, self._core.unsubscribe_partition, partition_id, bucket_id)
 
-    def _soon(self, function: Callable[..., None], *args: Any) -> None:
-        """Have the scanner's thread call a function, after the calls that were made before."""
+    def _soon(
+        self,
+        buckets: Iterable[tuple[int | None, int]],
+        function: Callable[..., None],
+        *args: Any,
+    ) -> None:
+        """Have the scanner's thread subscribe, after the calls that were made before.
+
+        What polls kept of these buckets is forgotten, as is what the scanner itself holds of them.
+        """
+        self._keep_unyielded()
+        gone = {*buckets}
 
         def work() -> None:
             try:
                 function(*args)
             except BaseException as error:
                 self._problems.append(error)
+                return
+            for _ in range(len(self._kept)):
+                taken = self._kept.popleft()
+                buckets = ((entry, entry[0].bucket) for entry in taken)
+                rest = [e for e, b in buckets if (b.partition_id, b.bucket_id) not in gone]
+                if rest:
+                    self._kept.append(rest)
 
         self._thread.submit(work)
 
@@ -115,7 +143,8 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     async def poll(self, timeout_ms: int) -> ScanRecords:
         """Return records, at most ``scanner.log.max-poll-records``.
 
-        Waits up to ``timeout_ms`` for the first; the result is empty when none came.
+        One more where the last two are those of an update. Waits up to ``timeout_ms`` for the
+        first; the result is empty when none came.
         """
         return ScanRecords(await self._poll(timeout_ms, records=True))
 
@@ -145,14 +174,14 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     async def to_arrow(self) -> pa.Table:
         """Return all rows of the subscribed buckets up to their latest offset.
 
-        The scanner goes on from there. Rows are ordered by partition, bucket and offset.
+        The scanner goes on from there. Rows are ordered by partition, bucket and offset; those of
+        an earlier call that was cancelled come first.
         """
         self._keep_unyielded()
 
         def work() -> pa.Table:
             table = self._core.to_arrow()
-            kept = [self._core.as_table(self._kept.popleft()) for _ in range(len(self._kept))]
-            kept += [self._kept_tables.popleft() for _ in range(len(self._kept_tables))]
+            kept = self._all_kept()
             return pa.concat_tables([*kept, table]) if kept else table
 
         return await self._run(work, self._kept_tables.append)
@@ -160,7 +189,12 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     async def to_pandas(self) -> pd.DataFrame:
         """Return all rows up to the latest offset as a pandas DataFrame."""
         table = await self.to_arrow()
-        frame: pd.DataFrame = await self._run(table.to_pandas, lambda _: None)
+        try:
+            frame: pd.DataFrame = await self._run(table.to_pandas, lambda _: None)
+        except BaseException:
+            # cancelled, or there is no pandas
+            self._kept_tables.appendleft(table)
+            raise
         return frame
 
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
@@ -169,10 +203,19 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         The reader blocks the thread that reads from it: read in a thread other than the event
         loop's. It ends at the offset where the log ended when this method was called.
         """
-        made = self._thread.submit(self._checked, self._core.to_arrow_batch_reader)
+        self._keep_unyielded()
+
+        def work() -> tuple[list[pa.Table], pa.RecordBatchReader]:
+            reader = self._core.to_arrow_batch_reader()
+            return self._all_kept(), reader
+
+        made = self._thread.submit(self._checked, work)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            yield from made.result()
+            kept, reader = made.result()
+            for table in kept:
+                yield from table.to_batches()
+            yield from reader
 
         return pa.RecordBatchReader.from_batches(self._core.schema, batches())
 
@@ -191,6 +234,11 @@ class LogScanner(Facade[core_scanner.LogScanner]):
                 yield item
                 if self._iterated is not taken:
                     break  # another call has returned the others meanwhile
+
+    def _all_kept(self) -> list[pa.Table]:
+        """Return, and forget, what was kept for the next call that reads all rows."""
+        kept = [self._core.as_table(self._kept.popleft()) for _ in range(len(self._kept))]
+        return kept + [self._kept_tables.popleft() for _ in range(len(self._kept_tables))]
 
     def _keep_unyielded(self) -> None:
         """Keep what an ``async for`` that was left early did not yield, for the next call."""
@@ -261,10 +309,19 @@ class _Read(Facade[C]):
             raise
 
     async def _forget_lost(self) -> None:
-        if self._lost is not None:
-            with contextlib.suppress(FlussError):
-                await watched(self._lost)
-            self._lost = None
+        if self._lost is None:
+            return
+        try:
+            rows = await watched(self._lost)
+        except Exception:
+            # nothing was read, or what was read was not turned into what was asked for
+            rows = None
+            reopens = True
+        else:
+            # a call behind the last row had none to lose
+            reopens = rows is not None and (isinstance(rows, RecordBatch) or len(rows) > 0)
+        self._lost = None
+        if reopens:
             self._reopen()
 
     def _give_up(self) -> None:

@@ -18,7 +18,7 @@ from fluss_df.backend.parameters import bind, numbered, without_catalog
 from fluss_df.backend.plain_reads import PlainQuery, plain_query, plain_read
 from fluss_df.backend.sql.ddl import RESET
 from fluss_df.backend.sql.queries import SqlScope, count_hints, require_no_files
-from fluss_df.backend.sql.statements import explained_query, parsed_statement
+from fluss_df.backend.sql.statements import bare_statement, explained_query, parsed_statement
 from fluss_df.errors import FlussError
 from fluss_df.hooks import Closing
 from fluss_df.io.base.names import exact
@@ -60,8 +60,8 @@ class QueryRun(Closing):
     statement
         One statement.
     max_rows
-        The most rows; None for all. Behind that many :class:`QueryLimitError` is raised if there
-        are more. Only so many are read where the query allows it.
+        The most rows; None for all. Where the result has more, the first ``max_rows`` are given,
+        and then :class:`QueryLimitError` is raised. Scans read no more where the query allows it.
     max_seconds
         The most seconds from the beginning to the last batch that was taken; None for any time.
     batch_bytes
@@ -123,6 +123,7 @@ class QueryRun(Closing):
         self._iterated = False
         self._schema: pa.Schema | None = None
         self._result: pl.DataFrame | None = None
+        self._failed: Exception | None = None
         self._flow = Flow(_errors)
         self._tree = parsed_statement(numbered(statement))
         if not local_files:
@@ -135,14 +136,15 @@ class QueryRun(Closing):
             self._tree = bind(self._tree, parameters)
         elif parameters:
             raise FlussError(f"{statement[:40]!r} has no parameters: {len(parameters)} values came")
-        self.only_shows = self._tree is None and not RESET.match(statement.strip())
+        resets = RESET.fullmatch(bare_statement(numbered(statement)))
+        self.only_shows = self._tree is None and not resets
         self.is_query = isinstance(self._tree, exp.Query)
         self._frame: pl.LazyFrame | None = None
         self._plain: PlainQuery | None = None
         if self.is_query:
             assert self._tree is not None
             self._plan(self._tree)
-        # whoever lets go of it ends it, too
+        # it ends, too, where nothing refers to it any more
         weakref.finalize(self, self._flow.end, _cancelled(None)).atexit = False
 
     def _plan(self, tree: exp.Expr) -> None:
@@ -152,8 +154,9 @@ class QueryRun(Closing):
                 self._plain = plain_query(tree, backend)
             frame = SqlScope(backend).run(tree, count_hints(self._statement))
             if backend._tables and not backend.connection.config.uses_sasl:
-                # What the connection has names for was made earlier, and its scans with it. A copy
-                # of a scan may connect again, for which it would have no password.
+                # Frames that the backend has names for were planned before this query: copies of
+                # their scans are paused and cancelled with it. Not with SASL: a copy may have to
+                # connect again, and has no password.
                 with contextlib.suppress(FlussError):
                     frame, _ = copy_with_scans(frame)
         wide = [n for n, t in frame.collect_schema().items() if t in (pl.Int128, pl.UInt128)]
@@ -219,7 +222,8 @@ class QueryRun(Closing):
                     self.rows += batch.num_rows
                     yield batch
         finally:
-            self._ended = time.monotonic()
+            if self.is_query:
+                self._ended = time.monotonic()
             self._flow.end(_cancelled(None))
 
     def _plain_tables(self) -> Iterator[pa.Table] | None:
@@ -304,7 +308,7 @@ class QueryRun(Closing):
 
     @property
     def is_running(self) -> bool:
-        """Whether anything of it still runs, also after it was cancelled."""
+        """Whether its background thread still runs, also after it was cancelled."""
         return self._flow.is_alive
 
     @property
@@ -323,8 +327,15 @@ class QueryRun(Closing):
 
     def _run_statement(self) -> None:
         with self._lock:
+            if self._failed is not None:
+                # a second time it might write its rows again
+                raise self._failed
             if self._result is None:
-                self._result = self._ran()
+                try:
+                    self._result = self._ran()
+                except Exception as error:
+                    self._failed = error
+                    raise
                 self._schema = _arrow_schema(self._result.schema)
 
     def _ran(self) -> pl.DataFrame:
@@ -347,6 +358,8 @@ class QueryRun(Closing):
                 pass
         finally:
             self._ended = time.monotonic()
+            # what it wrote is no error where its rows are taken late
+            self._flow.running.deadline = None
         result = found[0]
         if isinstance(tree, exp.Insert | exp.Update | exp.Delete) and "rows" in result.columns:
             self.rows_written = int(result["rows"].sum())
@@ -371,7 +384,7 @@ def _cancelled(reason: str | None) -> QueryCancelledError:
 
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
-    """Make errors of SQL of those of Polars."""
+    """Raise errors of Polars as FlussError."""
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -379,7 +392,7 @@ def _errors() -> Iterator[None]:
 
 
 def _arrow_schema(schema: pl.Schema) -> pa.Schema:
-    """Return the Arrow types of a result: those that every client of Arrow knows."""
+    """Return the Arrow types of a result: no large ones, and no dictionaries."""
     wide = pl.DataFrame(schema=schema).to_arrow().schema
     return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in wide])
 

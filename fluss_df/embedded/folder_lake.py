@@ -452,8 +452,6 @@ class FolderLake:
         """Return the catalog; who uses it closes it, or its file stays open for a while."""
         from pyiceberg.catalog.sql import SqlCatalog
 
-        from fluss_df.lake.iceberg.checked_files import FILE_IO
-
         warehouse = self._folder / "warehouse"
         for folder in (self._folder, warehouse):
             if not folder.exists():
@@ -465,7 +463,7 @@ class FolderLake:
             CATALOG,
             uri=f"sqlite:///{self._folder / CATALOG_FILE}",
             warehouse=f"file://{warehouse}",
-            **FILE_IO,
+            **{"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"},
         )
 
 

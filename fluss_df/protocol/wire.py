@@ -85,7 +85,7 @@ def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return result & (_SIGN_BIT << 1) - 1, position
         shift += 7
-    raise ProtocolError("a varint in a response does not end")
+    raise ProtocolError("a varint is cut off, or longer than 10 bytes")
 
 
 def fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:

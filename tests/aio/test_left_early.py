@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator
 
@@ -92,10 +93,64 @@ def test_a_call_within_an_iteration_takes_its_rows(table: core.FlussTable) -> No
     run(table, True, work)
 
 
+def test_a_reader_has_the_batches_behind_a_break(table: core.FlussTable) -> None:
+    async def work(scanner: fluss.LogScanner) -> None:
+        async for batch in scanner:
+            assert isinstance(batch, fluss.RecordBatch)
+            first = batch.batch["x"].to_pylist()
+            break
+        reader = scanner.to_arrow_batch_reader()
+        rest = (await asyncio.to_thread(reader.read_all))["x"].to_pylist()
+        assert sorted(first + rest) == list(range(100))
+
+    run(table, False, work)
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_a_bucket_that_is_subscribed_again_begins_there(
+    table: core.FlussTable, records: bool
+) -> None:
+    async def read(scanner: fluss.LogScanner) -> list[int]:
+        if not records:
+            return [
+                x for b in await scanner.poll_record_batch(1000) for x in b.batch["x"].to_pylist()
+            ]
+        return [record.row["x"] for record in await scanner.poll(1000)]
+
+    async def work(scanner: fluss.LogScanner) -> None:
+        async for _ in scanner:
+            break
+        scanner.unsubscribe(1)
+        scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+        seen: list[int] = []
+        while more := await read(scanner):
+            seen += more
+        only = table.new_scan().create_record_batch_log_scanner()
+        only.subscribe(0, fluss.EARLIEST_OFFSET)
+        assert sorted(seen) == sorted(only.to_arrow()["x"].to_pylist())
+
+    run(table, records, work)
+
+
+def test_rows_that_were_not_made_a_frame_come_again(
+    table: core.FlussTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(scanner: fluss.LogScanner) -> None:
+        with monkeypatch.context() as patched:
+            # as where pandas is not installed
+            patched.setitem(sys.modules, "pandas", None)
+            with pytest.raises(ImportError):
+                await scanner.to_pandas()
+        rows = (await scanner.to_arrow())["x"].to_pylist()
+        assert sorted(rows) == list(range(100))
+
+    run(table, False, work)
+
+
 def test_a_subscription_that_failed_does_not_keep_sockets_open(table: core.FlussTable) -> None:
     async def work(scanner: fluss.LogScanner) -> None:
         # the table has no such partition
-        scanner._soon(scanner.core._subscribe, {(7, 0): 0})
+        scanner._soon([], scanner.core._subscribe, {(7, 0): 0})
         await scanner.close()
         with pytest.raises(fluss.FlussError):
             await scanner.poll(10)
@@ -122,6 +177,12 @@ def test_the_last_rows_of_a_bucket_are_read_again_after_a_cancelled_call(
         batch = await scanner.next_batch()
         assert batch is not None
         assert batch.batch.num_rows == 7
+        # a call behind the last row has none to lose
+        call = asyncio.ensure_future(getattr(scanner, first)())
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
         assert await scanner.next_batch() is None
 
     asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import json
 import os
@@ -121,6 +122,10 @@ def test_lists_of_files_that_are_bombs_are_refused(
             AvroRows.read(avro(codec, blocks), "m.avro")
     with pytest.raises(DamagedError, match="is damaged"):
         AvroRows.read(avro(codec, [b"no such thing"]), "m.avro")
+    # what is behind the end of a block's stream is not unpacked
+    with contextlib.suppress(DamagedError):
+        [row] = AvroRows.read(avro(codec, [some + packed(bytes(10**7))]), "m.avro").rows
+        assert str(row[0]) == "x" * 400
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -15,14 +16,14 @@ from hypothesis import strategies as st
 from pyiceberg.avro.decoder import StreamingBinaryDecoder
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io import InputFile
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
 
 from fluss_df.embedded.lake_paths import AvroRows
-from fluss_df.lake.iceberg.checked_files import FILE_IO, CheckedFileIO, manifests_of
+from fluss_df.lake.iceberg.checked_files import entries_of, manifests_of
 from fluss_df.lake.iceberg.whole_avro import require_whole
+from fluss_df.record.layout.unaligned import varint
 
 COLUMNS = {
     "number": pa.array([1, None]),
@@ -132,26 +133,54 @@ def test_a_length_that_is_none_is_told(length: bytes) -> None:
         require_whole(plain[:at] + length + plain[at + len(length) :])
 
 
+DECIMAL = {"type": "fixed", "size": 4, "logicalType": "decimal", "precision": 8, "scale": 2}
+
+
+def records(fields: list[dict[str, Any]], record: bytes) -> bytes:
+    """Return an Avro file of one record, that is not compressed."""
+    schema = json.dumps({"type": "record", "name": "row", "fields": fields}).encode()
+    said = ((b"avro.codec", b"null"), (b"avro.schema", schema))
+    header = b"".join(varint(len(t) << 1) + t for pair in said for t in pair)
+    block = varint(2) + varint(len(record) << 1) + record
+    return b"Obj\1" + varint(4) + header + b"\0" + bytes(16) + block + bytes(16)
+
+
+def record(name: str, number: int, field: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "field-id": number,
+        "type": {"type": "record", "name": f"r{number}", "fields": [field]},
+    }
+
+
+def test_decimals_are_those_of_partitions() -> None:
+    """Others pyiceberg does not read, and jumps as far as their bytes say."""
+    value = {"name": "value", "field-id": 1000, "type": DECIMAL}
+    require_whole(records([record("data_file", 2, record("partition", 102, value))], b"\0" * 4))
+    for fields in (
+        [value],
+        [record("data_file", 2, value)],
+        [record("more", 3, record("data_file", 2, record("partition", 102, value)))],
+    ):
+        with pytest.raises(ValueError, match="it has a decimal, value, where"):
+            require_whole(records(fields, b"\0" * 4))
+
+
 def test_files_are_looked_at_before_they_are_read(tmp_path: Path) -> None:
-    table = lake(tmp_path, **FILE_IO)
-    assert type(table.io) is CheckedFileIO
+    # as a table may ask for, whatever its catalog says
+    table = lake(tmp_path, **{"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO"})
     snapshot = table.current_snapshot()
     assert snapshot is not None
     [manifest, *_] = manifests_of(snapshot, table.io)
-    assert len(manifest.fetch_manifest_entry(table.io)) == 2
+    assert len(entries_of(manifest, table.io)) == 2
     file = Path(manifest.manifest_path.removeprefix("file://"))
-    file.write_bytes(file.read_bytes()[:-1])
+    good = file.read_bytes()
+    file.write_bytes(good[:-1])
     with pytest.raises(ValueError, match=rf"{file} is damaged: a block is cut off"):
-        manifest.fetch_manifest_entry(table.io)
-    # what pyiceberg itself looks at is looked at too
-    with pytest.raises(ValueError, match="is damaged"):
-        table.scan().to_arrow()
-
-
-def test_a_manifest_of_another_name_is_refused(tmp_path: Path) -> None:
-    table = lake(tmp_path)
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
-    renamed = snapshot.model_copy(update={"manifest_list": f"{tmp_path}/list.parquet"})
-    with pytest.raises(ValueError, match=r"list\.parquet is no manifest: .*'\.avro'"):
-        manifests_of(renamed, cast(Any, PyArrowFileIO()))
+        entries_of(manifest, table.io)
+    # whatever it is called
+    other = file.with_name("rows.parquet")
+    other.write_bytes(good[:-1])
+    lists = snapshot.model_copy(update={"manifest_list": f"file://{other}"})
+    with pytest.raises(ValueError, match=rf"{other} is damaged: a block is cut off"):
+        manifests_of(lists, table.io)

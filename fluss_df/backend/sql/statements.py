@@ -91,7 +91,7 @@ class Statements(Merging):
         """
         if kwargs:
             raise FlussError(f"raw_sql has no option {min(kwargs)!r}")
-        bare = _bare(query)
+        bare = bare_statement(query)
         if is_shown(bare):
             return self.show(bare)
         explained = _EXPLAIN.fullmatch(bare)
@@ -119,11 +119,11 @@ class Statements(Merging):
         if isinstance(tree, exp.Merge):
             return self._merge(tree, count_hints(query))
         if isinstance(tree, exp.Create):
-            self._create_statement(tree, _bare(query))
+            self._create_statement(tree, bare_statement(query))
         elif isinstance(tree, exp.Drop):
             self._drop_statement(tree)
         elif isinstance(tree, exp.Alter):
-            self._alter_statement(tree, _bare(query))
+            self._alter_statement(tree, bare_statement(query))
         elif isinstance(tree, exp.Use):
             self._use(tree)
         elif isinstance(tree, exp.TruncateTable):
@@ -134,7 +134,7 @@ class Statements(Merging):
 
     def run_script(self, script: str) -> list[pl.DataFrame]:
         """Run statements that semicolons divide, in order; the first error ends it."""
-        return [self.raw_sql(statement) for statement in split_statements(script)]
+        return [self.raw_sql(statement) for _, statement in split_statements(script)]
 
     def _insert(self, tree: exp.Insert, query: str) -> pl.DataFrame:
         for part in ("where", "conflict", "returning", "alternative"):
@@ -336,7 +336,7 @@ def parsed_statement(query: str) -> exp.Expr | None:
 
     Raises FlussError as :func:`parse`.
     """
-    bare = _bare(query)
+    bare = bare_statement(query)
     if is_shown(bare) or _EXPLAIN.fullmatch(bare) or RESET.fullmatch(bare):
         return None
     tree = parse(query)
@@ -345,11 +345,11 @@ def parsed_statement(query: str) -> exp.Expr | None:
 
 def explained_query(query: str) -> exp.Expr | None:
     """Return the tree of the query that an ``EXPLAIN`` is of; None for other statements."""
-    found = _EXPLAIN.fullmatch(_bare(query))
+    found = _EXPLAIN.fullmatch(bare_statement(query))
     return None if found is None else parse(found[1])
 
 
-def _bare(query: str) -> str:
+def bare_statement(query: str) -> str:
     """Return a statement without the comments and semicolons around it."""
     try:
         tokens = sqlglot.tokenize(query, dialect=Fluss)

@@ -75,11 +75,11 @@ def open_source(connection: str | None, table: str) -> tuple[FlussConnection, Ta
 
 
 def open_existing(connection: str | None) -> FlussConnection:
-    """Return a connection, for a command that makes nothing.
+    """Return a connection, for a command that must not make a folder of data.
 
     Raises FlussError for a folder that holds no data: to connect to it would make an empty one.
     """
-    folder = None if connection is None else embedded_folder(connection)
+    folder = home_folder() if connection is None else embedded_folder(connection)
     if isinstance(folder, Path):
         from fluss_df.engine.files.files import holds_data
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import secrets
+import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any, cast
 
 import polars as pl
 import typer
@@ -117,8 +118,8 @@ def tail(
 def _until_interrupted(work: Callable[[], None]) -> None:
     """Do what only reads and prints, and have Ctrl-C end the process at once.
 
-    Python hands a signal to the main thread when that runs Python, which it does not while Polars
-    waits for rows: so another thread does the work. Its end is not waited for.
+    Python handles signals while the main thread runs Python, which it does not where Polars waits
+    for rows: so another thread does the work. Ctrl-C ends the process without waiting for it.
     """
     failed: list[BaseException] = []
 
@@ -156,9 +157,13 @@ def _follow(
         (bucket.partition_name, bucket.bucket_id) if info.is_partitioned() else bucket.bucket_id: e
         for bucket, (_, e) in bucket_offsets(options["connection"], info).items()
     }
-    last = scan_fluss(source, stop=ends, **options).tail(min(rows, _MOST_ROWS)).collect()
-    if last.height:
-        show_frame(last, as_json=as_json)
+    if ends:
+        # not those of partitions that come meanwhile, which are followed from their beginning
+        names = sorted({bucket[0] for bucket in ends}) if info.is_partitioned() else None
+        now = scan_fluss(source, stop=ends, partitions=names, **options)
+        last = now.tail(min(rows, _MOST_ROWS)).collect()
+        if last.height:
+            show_frame(last, as_json=as_json)
     if max_rows == 0:
         return
     scan = scan_fluss(source, start=ends, follow=True, max_rows=max_rows, **options)
@@ -176,7 +181,7 @@ def _scan(
 
 
 def _rows_of(opened: FlussConnection, path: TablePath) -> int | None:
-    """Return the rows of a log by its offsets; None where only reading tells."""
+    """Return how many rows a log has, by its offsets; None where only reading tells."""
     info = opened.get_admin().get_table_info(path)
     if info.has_primary_key() or is_lake_table(info):
         return None
@@ -282,12 +287,16 @@ def dump(
             raise FlussError(f"{file}: there is no folder {file.parent}")
         opened, path, source = open_source(connection, table)
         frame = _scan(opened, source, columns, metadata)
+        # not by mkstemp, whose files nobody else may read
+        name = str(file.with_name(f".{file.name}-{secrets.token_hex(4)}"))
         try:
-            handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+            with open(name, "xb"):
+                pass
         except OSError as error:
             raise FlussError(f"{file} cannot be written: {error.strerror}") from error
-        os.close(handle)
         try:
+            if file.exists():
+                shutil.copymode(file, name)
             rows = _rows_of(opened, path) if source == str(path) else None
             with reading(source, opened, rows):
                 _write(frame, method, name, file)
@@ -299,14 +308,19 @@ def dump(
 
 
 def _write(frame: pl.LazyFrame, method: str, name: str, file: Path) -> None:
-    """Write rows into a file; into texts with all that CSV and JSON have no form for."""
+    """Write rows into a file; CSV and JSON have texts for types that they have no form for."""
     if method not in ("sink_csv", "sink_ndjson"):
         getattr(frame, method)(name)
         return
     schema = frame.collect_schema()
     names = file.name.lower()
     separator = "\t" if ".tsv" in names[-7:] else ","
-    with gzip.open(name, "wb") if names.endswith(".gz") else open(name, "wb") as out_file:
+    with contextlib.ExitStack() as stack:
+        out_file: IO[bytes] = stack.enter_context(open(name, "wb"))
+        if names.endswith(".gz"):
+            # the name is within the file, and some tools unpack it to that
+            packed = gzip.GzipFile(filename=file.name, mode="wb", fileobj=out_file)
+            out_file = stack.enter_context(cast(IO[bytes], packed))
 
         def write(part: pl.DataFrame) -> None:
             if method == "sink_ndjson":

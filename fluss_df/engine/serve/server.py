@@ -30,7 +30,7 @@ from fluss_df.engine.serve.admission import Connections, Limits
 from fluss_df.engine.serve.channel import Channel
 from fluss_df.engine.serve.connection import Connection
 from fluss_df.engine.serve.tls import ServerTls
-from fluss_df.errors import FlussError, NetworkError
+from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.hooks import Closing, ForkStep, after_fork, open_folder_lake
 from fluss_df.observe.counters import engines
 from fluss_df.protocol.address import local_host
@@ -80,9 +80,8 @@ class EngineServer(Closing):
             self._runtime.remove()
             raise
         self.socket_path = self._runtime.socket_path
-        # of requests that come without a connection
         reached = local_host(self.socket_path)
-        self._session = Session(*reached, local=True)
+        self._session = Session(*reached, local=True)  # of requests without a connection
         try:
             self._prepare(security, limits, f"{reached[0]}:{reached[1]}")
         except BaseException as error:
@@ -104,17 +103,16 @@ class EngineServer(Closing):
                 )
             self._run(self._start(host, port, tls))
             self.engine.lock.announce(self.socket_path)
+            _open.add(self)
+            engines.enter(self, self.engine.counters)
+            if lake_tables and self.engine.lake is not None:
+                self.engine.lake.created()
         except BaseException as error:
             self.close()
-            if isinstance(error, OSError):
-                where = self.socket_path if port is None else f"{host}:{port}"
-                raise NetworkError(f"cannot listen on {where}: {error}") from error
+            if isinstance(error, OSError | RuntimeError):
+                raise disk_refused(f"cannot serve {self.folder}", self.folder, error) from error
             raise
-        _open.add(self)
-        engines.enter(self, self.engine.counters)
-        if lake_tables and self.engine.lake is not None:
-            self.engine.lake.created()
-        # once a minute from now on: short programs would have no new partitions, and keep old ones
+        # later this runs once a minute; now too, for programs that end sooner
         with contextlib.suppress(RuntimeError, TimeoutError):  # no thread for it, or much to remove
             self.engine.workers.submit(keep_partitions, self.engine).result(_PARTITIONS_S)
 
@@ -161,9 +159,10 @@ class EngineServer(Closing):
             local.bind(self.socket_path)
             os.chmod(self.socket_path, 0o600)
             listening = None if port is None else socket.create_server((host, port))
-        except BaseException:
+        except (OSError, OverflowError) as error:
             local.close()
-            raise
+            where = self.socket_path if port is None else f"{host}:{port}"
+            raise NetworkError(f"cannot listen on {where}: {error}") from error
         self._accept(local, lambda _: Session(unix_host, unix_port, local=True, secret=secret))
         if listening is None:
             return
@@ -208,7 +207,7 @@ class EngineServer(Closing):
 
     @property
     def open_connections(self) -> Connections[Connection]:
-        """Those that are open, and their limits."""
+        """The open connections, those of this process too, and their limits."""
         return self._connections
 
     @property
@@ -324,6 +323,8 @@ class EngineServer(Closing):
             ``AUTHENTICATE_EXCEPTION`` where it is wrong, and where there are no users; after
             several wrong ones it waits, and refuses who tries on.
         """
+        if self._closed:
+            raise FlussError("the engine is closed", ErrorCode.NETWORK_EXCEPTION)
         session = Session("", 0, self._users, address=address)
         self._run(self._connections.dispatcher.sign_in(session, user, password))
 
@@ -411,8 +412,8 @@ class UserView:
         self.socket_path = f"{server.socket_path}/{secrets.token_hex(16)}"
         self._session = Session(*local_host(self.socket_path), user=user, address=address)
         _views[self.socket_path] = self
-        # what is open by it, each as what sends to it
-        self._channels: set[Callable[[Request | None], None]] = set()
+        # what sends to each channel that is open, by what is set at its end
+        self._channels: dict[threading.Event, Callable[[Request | None], None]] = {}
 
     @property
     def closed(self) -> bool:
@@ -423,7 +424,7 @@ class UserView:
         """Answer nothing more; the engine stays open."""
         self._closed = True
         _views.pop(self.socket_path, None)
-        for send in list(self._channels):
+        for send in list(self._channels.values()):
             with contextlib.suppress(RuntimeError):  # the engine is closed
                 send(None)
 
@@ -440,13 +441,20 @@ class UserView:
         self, answered: Callable[[int, Reply], None], ended: Callable[[], None]
     ) -> Callable[[Request | None], None]:
         """As :meth:`EngineServer.open_channel`, for the user; it ends with the view."""
+        over = threading.Event()
 
         def gone() -> None:
-            self._channels.discard(send)
+            over.set()
+            self._channels.pop(over, None)
             ended()
 
         send = self._opened().open_channel(answered, gone, self._session)
-        self._channels.add(send)
+        self._channels[over] = send
+        # either may have happened meanwhile, on another thread
+        if over.is_set():
+            self._channels.pop(over, None)
+        elif self._closed:
+            send(None)
         return send
 
     def reply_at_once(self, request: Request) -> Reply | None:

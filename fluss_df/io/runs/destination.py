@@ -1,4 +1,4 @@
-"""The destination of a run; a checkpoint remembers its own, and belongs to no other."""
+"""Where a run writes to. A checkpoint keeps its destination, and is refused with another."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import functools
 import logging
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import polars as pl
 
@@ -23,6 +24,15 @@ logger = logging.getLogger(__name__)
 #: A table, a folder of Parquet files, or a function that is called with each batch and its number.
 Destination: TypeAlias = (
     "str | TablePath | os.PathLike[str] | Callable[[pl.DataFrame, int], object]"
+)
+
+
+# of a name of no table; what a cluster answers that is down says nothing about the table
+_NO_TABLE: Final = (
+    ErrorCode.TABLE_NOT_EXIST,
+    ErrorCode.DATABASE_NOT_EXIST,
+    ErrorCode.INVALID_TABLE_EXCEPTION,
+    ErrorCode.INVALID_DATABASE_EXCEPTION,
 )
 
 
@@ -43,7 +53,7 @@ def table_of(connection: FlussConnection, to: str | TablePath) -> TablePath | No
         path = TablePath.parse(to, connection.default_database)
         connection.get_table(path)
     except FlussError as error:
-        if Path(to).is_dir():
+        if error.error_code in _NO_TABLE and Path(to).is_dir():
             return None
         raise FlussError(
             f"to={to!r}: {error.message}; for a folder of Parquet files say to='./{to}'",
@@ -63,7 +73,7 @@ def _refuse_ambiguous(connection: FlussConnection, to: str) -> None:
         path = TablePath.parse(to, connection.default_database)
         exists = connection.get_admin().table_exists(path)
     except FlussError:
-        # not a valid name of a table, or of a table that this user may not see
+        # no name of a table, or a table that this user may not see: then it is a folder
         return
     if exists:
         raise FlussError(
@@ -73,16 +83,17 @@ def _refuse_ambiguous(connection: FlussConnection, to: str) -> None:
 
 
 def refuse_nested(to: Destination, checkpoint: str | os.PathLike[str]) -> None:
-    """Refuse a checkpoint within the folder of Parquet files: who reads the folder would read it.
+    """Refuse a checkpoint inside the folder of Parquet files.
 
-    One that is in use is told of alone: its run goes on.
+    Programs that read the whole folder would read the checkpoint's files too. For a checkpoint
+    that is already in use there is only a warning, so that its run can go on.
     """
     inner = local_folder("checkpoint", checkpoint).resolve()
     if callable(to) or isinstance(to, TablePath):
         return
     folder = local_folder("to", to).resolve()
-    named = isinstance(to, str) and os.sep not in to and "." in to.strip(".")
-    if folder not in (inner, *inner.parents) or (named and not folder.is_dir()):
+    # also where a name with a dot is that of a table: the checkpoint would make a folder of it
+    if folder not in (inner, *inner.parents):
         return
     text = (
         f"checkpoint {inner} lies in {folder}, the folder of Parquet files that the run writes:"
@@ -113,7 +124,11 @@ def refuse_source(
 
 
 def describe(to: Destination, info: TableInfo | None) -> dict[str, Any]:
-    """Return a destination in the form in which a checkpoint keeps it."""
+    """Return what a checkpoint keeps of a destination.
+
+    ``kind`` is ``"table"``, ``"folder"`` or ``"function"``, and ``name`` which one; of a table also
+    its ``table_id``, and when it was ``created``, in milliseconds since 1970.
+    """
     if info is not None:
         return {
             "kind": "table",
@@ -130,6 +145,11 @@ def describe(to: Destination, info: TableInfo | None) -> dict[str, Any]:
     return {"kind": "folder", "name": str(Path(to).resolve())}
 
 
+def _made(table: dict[str, Any]) -> str:
+    when = datetime.fromtimestamp(table["created"] / 1000, UTC)
+    return f"id {table['table_id']}, created {when:%Y-%m-%d %H:%M:%S} UTC"
+
+
 def check_destination(
     checkpoint: Checkpoint,
     now: dict[str, Any],
@@ -137,11 +157,27 @@ def check_destination(
     connection: FlussConnection,
     is_moved: Callable[[], bool],
 ) -> bool:
-    """Compare a destination with that of the checkpoint; return whether it was created again.
-
-    A folder may have been moved together with its checkpoint (``is_moved``).
+    """Compare a destination with that of the checkpoint.
 
     Raises FlussError when the checkpoint belongs to another destination.
+
+    Parameters
+    ----------
+    checkpoint
+        The checkpoint.
+    now
+        The destination, as :func:`describe` gives it.
+    losses
+        What to do where the table was dropped and created again.
+    connection
+        Where tables are.
+    is_moved
+        Asked of a folder whose old path is gone: whether it was moved with its checkpoint.
+
+    Returns
+    -------
+    bool
+        Whether the table was created again, and the run goes on all the same.
     """
     then = checkpoint.about.get("destination")
     if then is None or then == now:
@@ -149,8 +185,8 @@ def check_destination(
     if (then["kind"], then["name"]) == (now["kind"], now["name"]):
         losses.found(
             f"table {now['name']}, which checkpoint {checkpoint.folder} belongs to, was dropped and"
-            f" made again (its id was {then['table_id']} and is now {now['table_id']}): rows of"
-            " earlier batches are not in it; start over with another checkpoint",
+            f" made again ({_made(then)}; now {_made(now)}): rows of earlier batches are not in it;"
+            " start over with another checkpoint",
             ErrorCode.TABLE_NOT_EXIST,
         )
         return True

@@ -104,9 +104,8 @@ def _catalog(options: LakeOptions) -> Catalog:
 
 def _for_python(properties: Any) -> dict[str, str]:
     """Return options of Java's Iceberg as pyiceberg calls them."""
-    from fluss_df.lake.iceberg.checked_files import FILE_IO
-
-    made = {**FILE_IO, **properties}
+    made = dict(properties)
+    made.setdefault("py-io-impl", "pyiceberg.io.pyarrow.PyArrowFileIO")
     for java, python in (("s3.path-style-access", "s3.force-virtual-addressing"),):
         if java in made:
             made[python] = "false" if made.pop(java).lower() == "true" else "true"

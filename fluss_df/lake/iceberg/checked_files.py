@@ -1,48 +1,42 @@
-"""Has pyiceberg read no Avro file that is not whole."""
+"""Reads manifests of Iceberg, and looks first whether they are whole."""
 
 from __future__ import annotations
 
 import io
 from contextlib import closing
-from typing import Final
 
-from pyiceberg.io import FileIO, InputFile, InputStream
-from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
+from pyiceberg.manifest import ManifestEntry, ManifestFile
 from pyiceberg.table.snapshots import Snapshot
 
 from fluss_df.lake.iceberg.whole_avro import require_whole
 
-#: as catalogs are told
-FILE_IO: Final = {"py-io-impl": f"{__name__}.CheckedFileIO"}
-_AVRO: Final = ".avro"
-
 
 def manifests_of(snapshot: Snapshot, files: FileIO) -> list[ManifestFile]:
-    """Return the manifests of a snapshot.
-
-    Raises ValueError where one of them, or their list, is not whole.
-    """
-    _require_avro(snapshot.manifest_list)
-    found = snapshot.manifests(files)
-    for manifest in found:
-        _require_avro(manifest.manifest_path)
-    return found
+    """Return the manifests of a snapshot. Raises ValueError where their list is damaged."""
+    return snapshot.manifests(_Checked(files))
 
 
-def _require_avro(location: str) -> None:
-    # what has another ending is not looked at before it is read
-    if not location.endswith(_AVRO):
-        raise ValueError(f"{location} is no manifest: its name does not end with {_AVRO!r}")
+def entries_of(manifest: ManifestFile, files: FileIO) -> list[ManifestEntry]:
+    """Return the entries that are not deleted. Raises ValueError for a damaged manifest."""
+    return manifest.fetch_manifest_entry(_Checked(files), discard_deleted=True)
 
 
-class CheckedFileIO(PyArrowFileIO):
-    """Files as PyArrow reads them; of Avro those that are whole."""
+class _Checked(FileIO):
+    """Files of which every one that is read is Avro, and whole."""
 
-    def new_input(self, location: str) -> InputFile:  # type: ignore[override]
-        """Return a file to read."""
-        file = super().new_input(location)
-        return _CheckedAvro(file) if location.endswith(_AVRO) else file
+    def __init__(self, files: FileIO) -> None:
+        super().__init__(files.properties)
+        self._files = files
+
+    def new_input(self, location: str) -> InputFile:
+        return _CheckedAvro(self._files.new_input(location))
+
+    def new_output(self, location: str) -> OutputFile:
+        return self._files.new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        self._files.delete(location)
 
 
 class _CheckedAvro(InputFile):

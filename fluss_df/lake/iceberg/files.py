@@ -82,11 +82,11 @@ def snapshot_files(table: Table, snapshot_id: int) -> SnapshotFiles:
 def _read(table: Table, snapshot: Snapshot) -> SnapshotFiles:
     from pyiceberg.manifest import DataFileContent, FileFormat
 
-    from fluss_df.lake.iceberg.checked_files import manifests_of
+    from fluss_df.lake.iceberg.checked_files import entries_of, manifests_of
 
     found: dict[DataFileContent, list[LakeFile]] = {content: [] for content in DataFileContent}
     for manifest in manifests_of(snapshot, table.io):
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+        for entry in entries_of(manifest, table.io):
             file = entry.data_file
             if file.file_format is not FileFormat.PARQUET:
                 raise FlussError(

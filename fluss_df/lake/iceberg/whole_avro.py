@@ -2,8 +2,9 @@
 
 The decoder of pyiceberg (0.12, ``decoder_fast.pyx``) trusts each length that a file has: where a
 damaged one is too large, it reads memory that is not the file's, and the process may end with a
-segmentation fault. So each length is held against the bytes that are there, by the same readers
-that pyiceberg makes of the schema in the file.
+segmentation fault. So each length is held against the bytes that are there, by the readers that
+pyiceberg makes of the schema in the file. A value that is damaged is not seen, nor a file that is
+cut off between two blocks.
 """
 
 from __future__ import annotations
@@ -22,21 +23,25 @@ from pyiceberg.avro.codecs.deflate import DeflateCodec
 from pyiceberg.avro.codecs.zstandard_codec import ZStandardCodec
 from pyiceberg.avro.file import AvroFileHeader
 from pyiceberg.avro.resolver import construct_reader
+from pyiceberg.types import DecimalType, ListType, MapType, NestedField, StructType
 
 from fluss_df.record.layout.unaligned import read_varint
 
-# of all blocks together: a file may be somebody else's, and a bomb
+# of all blocks unpacked: a file may be somebody else's, and a bomb
 _MOST_BYTES: Final = 256 << 20
 _MAGIC: Final = b"Obj\x01"
 _SYNC_BYTES: Final = 16
 _RAW_DEFLATE: Final = -15
+# ids of fields by Iceberg's specification: what a manifest says of a file, and its partition there
+_DATA_FILE: Final = 2
+_PARTITION: Final = 102
 
-# given bytes, and where a value begins: where it ends
+# (bytes, where a value begins in them) -> where it ends
 _End = Callable[[bytes, int], int]
 
 
 def require_whole(data: bytes) -> None:
-    """Raise ValueError, which says why, where an Avro file is not what was written.
+    """Raise ValueError, which says why, where the parts of an Avro file do not add up.
 
     Also where its blocks have more than 256 MiB together when they are unpacked.
     """
@@ -54,7 +59,14 @@ def require_whole(data: bytes) -> None:
 def _walk(data: bytes) -> None:
     header, at = _header(data)
     codec = header.compression_codec()
-    end_of = _end_of(construct_reader(header.get_schema()))
+    schema = header.get_schema()
+    for field in schema.fields:
+        parts: tuple[NestedField, ...] = (field,)
+        if field.field_id == _DATA_FILE and isinstance(field.field_type, StructType):
+            parts = tuple(f for f in field.field_type.fields if f.field_id != _PARTITION)
+        for part in parts:
+            _require_no_decimal(part)
+    end_of = _end_of(construct_reader(schema))
     left = _MOST_BYTES
     while at < len(data):
         records, at = _long(data, at)
@@ -70,6 +82,7 @@ def _walk(data: bytes) -> None:
             if left < 0:
                 raise ValueError(f"it has more than {_MOST_BYTES:,} bytes unpacked")
             block = codec.decompress(block)
+        # behind a block of no records pyiceberg reads nothing more
         if not 0 <= records <= len(block) or (not records and at < len(data)):
             raise ValueError(f"a block of {len(block):,} bytes cannot have {records:,} records")
         place = 0
@@ -112,19 +125,42 @@ def _size(codec: Any, block: bytes, most: int) -> int:
     if codec is DeflateCodec:
         return len(zlib.decompressobj(_RAW_DEFLATE).decompress(block, most))
     if codec is BZip2Codec:
-        return len(bz2.BZ2Decompressor().decompress(block, most))
+        unpacker = bz2.BZ2Decompressor()
+        size = len(unpacker.decompress(block, most))
+        if unpacker.unused_data:
+            raise ValueError("a block is more than one of bzip2")
+        return size
     if codec is ZStandardCodec:
         with pa.CompressedInputStream(pa.BufferReader(block), "zstd") as stream:
             return len(stream.read(most))
-    # snappy's make no more than some twenty bytes of one
+    # snappy unpacks to some twenty times the size at most
     return len(block)
+
+
+def _require_no_decimal(field: NestedField) -> None:
+    """Refuse a decimal that is no partition value, of which no manifest has one.
+
+    pyiceberg reads a decimal by its size, but where nobody asked for it takes its bytes for a
+    length, and goes on behind that many bytes.
+    """
+    kind = field.field_type
+    if isinstance(kind, DecimalType):
+        raise ValueError(f"it has a decimal, {field.name}, where manifests have none")
+    if isinstance(kind, StructType):
+        for inner in kind.fields:
+            _require_no_decimal(inner)
+    elif isinstance(kind, ListType):
+        _require_no_decimal(kind.element_field)
+    elif isinstance(kind, MapType):
+        _require_no_decimal(kind.key_field)
+        _require_no_decimal(kind.value_field)
 
 
 # ---- where values end
 
 
 def _end_of(reader: Any) -> _End:
-    """Return where a value ends that a reader of pyiceberg would read."""
+    """Return a function that says where a value ends which a reader of pyiceberg would read."""
     if isinstance(reader, readers.IntegerReader):
         return _end_of_number
     if isinstance(reader, readers.StringReader | readers.BinaryReader):
@@ -143,7 +179,7 @@ def _end_of(reader: Any) -> _End:
     return _end_of_bytes_of(size)
 
 
-# of what is no number of a variable length; others say their length themselves
+# bytes of a value; readers of fixed and decimal values know theirs
 _SIZES: Final[dict[type, int]] = {
     readers.BooleanReader: 1,
     readers.FloatReader: 4,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
-from fluss_df.lake.iceberg.checked_files import manifests_of
+from fluss_df.lake.iceberg.checked_files import entries_of, manifests_of
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
@@ -33,7 +33,7 @@ def snapshot_paths(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
             manifests[manifest.manifest_path] = manifest
     found.update(manifests)
     for manifest in manifests.values():
-        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        entries = entries_of(manifest, table.io)
         found.update(entry.data_file.file_path for entry in entries)
     return found
 

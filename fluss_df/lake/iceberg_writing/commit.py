@@ -16,7 +16,7 @@ from pyiceberg.manifest import (
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
-from fluss_df.lake.iceberg.checked_files import manifests_of
+from fluss_df.lake.iceberg.checked_files import entries_of, manifests_of
 from fluss_df.lake.rounds.tiered_lake import NotCommittedError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class _Replace(_SnapshotProducer["_Replace"]):
         if snapshot is None:
             return []
         return [
-            (manifest, manifest.fetch_manifest_entry(self._io, discard_deleted=True))
+            (manifest, entries_of(manifest, self._io))
             if self.removed and manifest.content == _DATA
             else (manifest, [])
             for manifest in manifests_of(snapshot, self._io)

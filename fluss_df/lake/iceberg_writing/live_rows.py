@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
 from fluss_df.errors import FlussError
-from fluss_df.lake.iceberg.checked_files import manifests_of
+from fluss_df.lake.iceberg.checked_files import entries_of, manifests_of
 from fluss_df.lake.iceberg.frames import columns as exactly
 from fluss_df.lake.rounds.lake_rows import FIELD_ID, named_by_ids, viewed
 from fluss_df.lake.rounds.split import Partition
@@ -48,7 +48,7 @@ def files_by_partition(
     if snapshot is None:
         return partitions
     for manifest in manifests_of(snapshot, table.io):
-        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+        for entry in entries_of(manifest, table.io):
             file = entry.data_file
             if file.file_format != FileFormat.PARQUET:
                 raise FlussError(

@@ -65,9 +65,9 @@ def value_at(row: bytes, position: int, kind: FieldType) -> Any:
             sign, digits, _ = Decimal(unscaled).as_tuple()
             return Decimal((sign, digits, -kind.scale))
         if kind.root in TIMES:
-            (found,) = struct.unpack_from("<q", row, at)
             if kind.precision <= MILLISECONDS:
-                return found * 1_000_000
+                return struct.unpack_from("<q", row, at)[0] * 1_000_000
+            (found,) = struct.unpack_from("<Q", row, at)
             (millis,) = struct.unpack_from("<q", row, 4 + (found >> 32))
             return millis * 1_000_000 + (found & 0xFFFFFFFF)
     except (struct.error, IndexError) as error:

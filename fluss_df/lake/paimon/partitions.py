@@ -37,7 +37,7 @@ class Partitions:
         self._table = table
         self._kinds = {key: schema.field(key).type for key in schema.partition_keys}
         self._no_value = schema.options.get("partition.default-name", _NO_VALUE)
-        # names of dates in folders: days since 1970, unless the option says otherwise
+        # a folder of a date is named by its days since 1970, or as 2026-11-21
         self._iso_dates = schema.options.get("partition.legacy-name", "true") == "false"
         top = schema.options.get("data-file.path-directory", "").strip("/")
         self._top = f"{top}/" if top else ""
@@ -57,14 +57,16 @@ class Partitions:
         for position, (key, text) in enumerate(self.texts(row).items()):
             kind = self._kinds[key]
             if kind.root == "DATE" and not self._iso_dates:
-                text = str(value_at(row, position, kind))
+                day = value_at(row, position, kind)
+                text = text if day is None else str(day)
             elif kind.root not in TEXTS | _WHOLE | {"BOOLEAN", "DATE"}:
                 known = False
             folder += f"{_escaped(key)}={_escaped(text)}/"
         path = f"{self._top}{folder}bucket-{bucket}/{name}"
         if known:
             return path
-        # how such values are written differs by release, zone and option: names of files do not
+        # Paimon writes such values differently by release, time zone and option: the folder is
+        # found by the name of the file, which nobody else has
         if self._there is None:
             try:
                 self._there = self._found()

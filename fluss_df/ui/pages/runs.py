@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import polars as pl
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -36,7 +37,7 @@ class Run:
     lag
         How many rows it is behind; None where that is not known.
     problem
-        Why.
+        Why the lag is not known.
     """
 
     name: str
@@ -50,13 +51,15 @@ class Run:
 @asks
 def runs(state: State, request: Request) -> Response:
     """Return the page."""
-    found = [*_of_folders(state), *_of_ledger(state)]
+    ledger, left_out = _of_ledger(state)
+    found = [*_of_folders(state), *ledger]
+    # those whose lag is not known, and then those that are furthest behind
     found.sort(key=lambda run: (run.lag is not None, -(run.lag or 0)))
     return state.page(
         request,
         "runs.html",
         runs=found[:_MOST],
-        of=len(found),
+        of=len(found) + left_out,
         folders=[str(folder) for folder in state.settings.runs],
         ledger=f"{LEDGER_DATABASE}.runs",
     )
@@ -64,12 +67,18 @@ def runs(state: State, request: Request) -> Response:
 
 def _of_folders(state: State) -> Iterator[Run]:
     for folder in state.settings.runs:
-        if (folder / "metadata.json").exists():
-            yield _of_folder(state, folder)
-        elif folder.is_dir():
-            for inner in sorted(folder.iterdir())[:_MOST]:
-                if (inner / "metadata.json").exists():
-                    yield _of_folder(state, inner)
+        try:
+            if (folder / "metadata.json").exists():
+                inner = [folder]
+            else:
+                # of another user, they may not be looked into
+                below = sorted(folder.iterdir()) if folder.is_dir() else []
+                inner = [one for one in below if (one / "metadata.json").exists()]
+        except OSError as error:
+            yield Run(str(folder), None, "", None, None, f"{error.filename}: {error.strerror}")
+            continue
+        for one in inner:
+            yield _of_folder(state, one)
 
 
 def _of_folder(state: State, folder: Path) -> Run:
@@ -101,13 +110,18 @@ def _lag(
     )
 
 
-def _of_ledger(state: State) -> Iterator[Run]:
-    """Give the runs that note their batches in this cluster, as they write into it."""
+def _of_ledger(state: State) -> tuple[list[Run], int]:
+    """Return runs that write into tables of this cluster, and how many more there are."""
     path = TablePath(LEDGER_DATABASE, "runs")
     if path not in _tables(state):
-        return
+        return [], 0
     rows = read_fluss(path, connection=state.connection)
-    for row in rows.head(_MOST).iter_rows(named=True):
+    shown = rows.sort("run_id").head(_MOST)
+    return list(_runs_of(state, shown)), rows.height - shown.height
+
+
+def _runs_of(state: State, rows: pl.DataFrame) -> Iterator[Run]:
+    for row in rows.iter_rows(named=True):
         name = str(row["run_id"])
         try:
             source = TablePath.parse(str(row["source"]))
@@ -115,7 +129,7 @@ def _of_ledger(state: State) -> Iterator[Run]:
             lag = None if read is None else _lag(state, source, row["source_id"], read)
             problem = "its checkpoint folder tells how far it is" if lag is None else ""
             yield Run(name, source, str(row["target"]), row["batch"], lag, problem)
-        except (FlussError, ValueError, TypeError) as error:
+        except (FlussError, ValueError, TypeError, AttributeError) as error:
             text = error.message if isinstance(error, FlussError) else "its note cannot be read"
             yield Run(name, None, str(row["target"]), row["batch"], None, text)
 
@@ -130,7 +144,7 @@ def _tables(state: State) -> list[TablePath]:
 
 
 def _read_of(about: Mapping[str, Any]) -> dict[tuple[str | None, int], int] | None:
-    """Return up to where a run read each bucket, where its note says so."""
+    """Return the next offset that a run reads of each bucket; None where its note has none."""
     positions = about.get("positions")
     if not positions:
         return None
