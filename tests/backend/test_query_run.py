@@ -424,3 +424,31 @@ def test_files_where_they_are_allowed(con: Backend, tmp_path: Path) -> None:
     file.write_text("a\n1\n")
     run = QueryRun(con, f"SELECT * FROM read_csv('{file}')", local_files=True)
     assert run.read_all().to_pylist() == [{"a": 1}]
+
+
+def test_a_statement_that_failed_is_not_run_again(con: Backend, fresh: Callable[[], str]) -> None:
+    name = fresh()
+    run = QueryRun(con, f"INSERT INTO {name} VALUES (1)")
+    with pytest.raises(FlussError, match=f"{name} does not exist"):
+        _ = run.schema
+    con.raw_sql(f"CREATE TABLE {name} (id INT)")
+    for ask in (run.read_all, lambda: run.schema):
+        with pytest.raises(FlussError, match=f"{name} does not exist"):
+            ask()
+    assert con.raw_sql(f"SELECT * FROM {name}").height == 0
+
+
+def test_the_rows_of_a_statement_may_be_taken_late(con: Backend) -> None:
+    run = QueryRun(con, "SHOW DATABASES", max_seconds=0.5)
+    assert run.schema.names
+    time.sleep(0.6)
+    assert run.read_all().num_rows > 0
+    assert run.seconds < 0.5
+
+
+@pytest.mark.parametrize("before", ["", "-- a comment\n", "/* one */ "])
+def test_what_only_shows_is_known_behind_comments(con: Backend, before: str) -> None:
+    assert QueryRun(con, f"{before}SHOW TABLES").only_shows
+    assert QueryRun(con, f"{before}EXPLAIN SELECT 1").only_shows
+    assert not QueryRun(con, f"{before}ALTER TABLE t RESET ('a')").only_shows
+    assert not QueryRun(con, f"{before}SELECT 1").only_shows

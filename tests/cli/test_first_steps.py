@@ -102,3 +102,15 @@ def test_a_password_from_a_script(tmp_path: Path, said: str, problem: str) -> No
     ran = subprocess.run(command, input="wonder\n", capture_output=True, text=True, check=True)
     assert ran.stderr == ""
     assert file.read_text().startswith("alice:$scrypt$")
+
+
+def test_a_folder_that_the_environment_names_is_not_made_by_reading(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("FLUSS_BOOTSTRAP_SERVERS", raising=False)
+    monkeypatch.setenv("FLUSS_HOME", str(tmp_path / "misspelt"))
+    for command in (["tables"], ["head", "t"], ["count", "t"]):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 1
+        assert "there is no data of Fluss" in " ".join(result.stderr.split())
+    assert not (tmp_path / "misspelt").exists()

@@ -119,6 +119,9 @@ def test_a_password_is_that_of_a_peer(shared: EmbeddedFluss) -> None:
             shared.sign_in(user, password, "192.0.2.2")
         assert caught.value.error_code == ErrorCode.AUTHENTICATE_EXCEPTION
         assert "secret" not in caught.value.message
+    shared.close()
+    with pytest.raises(FlussError, match="the engine is closed"):
+        shared.sign_in("alice", "secret", "192.0.2.1")
 
 
 def test_a_view_ends_and_the_engine_stays(shared: EmbeddedFluss) -> None:

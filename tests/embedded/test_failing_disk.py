@@ -20,6 +20,7 @@ from fluss_df.engine.engine import Engine
 from fluss_df.engine.files import files
 from fluss_df.engine.files.files import DamagedError
 from fluss_df.engine.files.open_files import OpenFiles
+from fluss_df.engine.files.ownership import FolderLock
 from fluss_df.engine.log import log_segments
 from fluss_df.engine.log.segment import Segment
 from fluss_df.engine.log.tablet import Tablet
@@ -179,6 +180,19 @@ def test_a_database_that_cannot_be_dropped_gives_its_room_back(
         monkeypatch.undo()
         admin.drop_database("db", cascade=True)
         assert "db" not in admin.list_databases()
+
+
+def test_a_failing_disk_is_no_port_that_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        # where it is to be written down how others reach it
+        patched.setattr(FolderLock, "announce", lambda _, socket: refuse() if socket else None)
+        with pytest.raises(FlussError, match=r"cannot serve .*/d: .*error") as caught:
+            EmbeddedFluss(tmp_path / "d", port=0)
+        assert caught.value.error_code == ErrorCode.STORAGE_EXCEPTION
+    # it was given up
+    EmbeddedFluss(tmp_path / "d", port=0).close()
 
 
 def test_syncs_in_the_background_go_on_after_an_error(

@@ -225,6 +225,16 @@ def test_what_cannot_be_written(
     Path("io.folder").mkdir()
     run(query, to="io.folder", checkpoint=tmp_path / "c")
     assert len(list(Path("io.folder").glob("*.parquet"))) == 1
+    # a folder does not tell what the name means where the cluster cannot be asked
+    with FlussConnection.create(connection.config.bootstrap_servers) as closed:
+        pass
+    with pytest.raises(FlussError, match="closed"):
+        run(query, to="io.folder", connection=closed, checkpoint=tmp_path / "c3")
+    assert len(list(Path("io.folder").glob("*.parquet"))) == 1
+    # the checkpoint would make a folder of that name
+    with pytest.raises(FlussError, match=r"lies in .*io\.nothing, .* name a folder outside"):
+        run(query, to="io.nothing", checkpoint="io.nothing/checkpoint")
+    assert not Path("io.nothing").exists()
     target = make_table(SCHEMA)
     Path(str(target)).mkdir()
     with pytest.raises(FlussError, match="is a table and a folder"):

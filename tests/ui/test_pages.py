@@ -394,11 +394,15 @@ def test_runs_have_their_lag(
     target = run(source, to=f"{database}.copy", checkpoint=tmp_path / "copying")
     assert target is not None
     fluss_df.write_fluss(VISITS.head(7), f"{database}.visits", connection=connection)
-    settings = Settings(runs=(tmp_path / "runs", tmp_path / "none"))
+    # names no folder: what is asked of it fails as that of another user does
+    long = tmp_path / ("x" * 300)
+    settings = Settings(runs=(tmp_path / "runs", tmp_path / "none", long))
     with ConsoleServer(connection, settings, "x") as server:
         other = Visitor(server)
         other.sign_in()
         page = other.page("/runs").words
+    assert f"{long} " in page
+    assert "File name too long" in page
     assert f"{folder} {database}.visits \N{EN DASH} \N{EN DASH} 7" in page
     assert f"{database}.visits {database}.copy 0 7" in page
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import json
 import math
+import os
+import stat
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -257,3 +260,23 @@ def test_no_rows_come_back_as_none(at: Run, tmp_path: Path, table: str, ending: 
     ok(at("dump", table, file))
     ok(at("load", file, "--into", table))
     assert count(at, table) == 0
+
+
+def test_others_may_read_what_is_dumped(at: Run, place: str, tmp_path: Path, table: str) -> None:
+    fluss_df.write_fluss(
+        pl.DataFrame({"a": [1]}), table, connection=place, create_if_not_exists=True
+    )
+    new, old = tmp_path / "new.csv.gz", tmp_path / "old.csv"
+    old.touch()
+    old.chmod(0o640)
+    before = os.umask(0o022)
+    try:
+        ok(at("dump", table, str(new)))
+        ok(at("dump", table, str(old), "--force"))
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(file.stat().st_mode) for file in (new, old)] == [0o644, 0o640]
+    # what it is called inside, for tools that unpack it to that name
+    assert new.read_bytes()[10:18] == b"new.csv\0"
+    assert gzip.decompress(new.read_bytes()) == old.read_bytes() == b"a\n1\n"
+    assert sorted(file.name for file in tmp_path.glob("*.csv*")) == ["new.csv.gz", "old.csv"]
