@@ -10,15 +10,15 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-# how long freed memory is kept for the next use
+# how long jemalloc keeps freed memory for the next use, in the whole process
 _KEEP_MS = 10_000
-# what is larger jemalloc gives back to the system at once: its next size is 8 MiB
+# jemalloc gives 8 MiB and more back to the system at once, and its next smaller size is 7 MiB
 _KEPT_BYTES = 7 << 20
-# a request up to here is received into Python's own memory: asking Arrow for some gives up Python's
-# lock, and a thread that computes keeps it for 5 ms then
+# a request up to here is received into a bytearray: to allocate by Arrow releases Python's lock,
+# which a thread that computes may then keep for 5 ms
 _SMALL_REQUEST = 16 << 10
-# a request that is larger has a map of its own, which goes back to the system with it: mimalloc
-# kept the memory of several (4 connections that sent 100 MB each took 1.9 GB), and so does glibc
+# a larger request has an mmap of its own, which is unmapped when it is freed: mimalloc kept the
+# memory of several (4 connections that sent 100 MB each took 1.9 GB), and so does glibc
 _LARGE_REQUEST = 16 << 20
 
 
@@ -68,7 +68,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 @functools.cache
 def reuse_large_blocks() -> None:
-    """Have the system's allocator keep freed blocks of some MB, up to 16 MB, for the next ones.
+    """Have glibc keep freed blocks of up to 8 MiB for the next ones, about 16 MiB together.
 
     For processes that make such blocks all the time. By itself glibc gives each back to the system:
     the messages of a stream of 1 GB had 120,000 pages made for them, a fifth of the server's
@@ -93,7 +93,7 @@ def _trim() -> Callable[[int], int] | None:
 
 
 def give_memory_back() -> None:
-    """Give memory that was freed in small pieces back to the system, where it does not so itself.
+    """Give memory that was freed in small pieces back to the system; of glibc alone.
 
     Takes some milliseconds: for after work that took tens of megabytes.
     """

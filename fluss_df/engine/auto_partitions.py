@@ -25,10 +25,11 @@ _FORMATS: Final = {"YEAR": "%Y", "MONTH": "%Y%m", "DAY": "%Y%m%d", "HOUR": "%Y%m
 
 
 def partition_time(now: datetime.datetime, steps: int, unit: str) -> str:
-    """Return the value of the partition some units after now.
+    """Return the value of the partition that is ``steps`` units after now, such as ``20261121``.
 
-    A time without a zone is one of the system's zone, by whose rules hours are counted: a time of
-    its offset of today would be an hour off behind a change of summer time.
+    Steps below zero are before now. Units are YEAR, QUARTER, MONTH, DAY and HOUR. A time without a
+    zone is one of the system's zone; hours are counted in UTC, so that they are right where summer
+    time begins or ends in between.
 
     Examples
     --------
@@ -59,7 +60,7 @@ def _now(properties: Mapping[str, str]) -> datetime.datetime:
 def keep_partitions(engine: Engine, only: Table | None = None) -> None:
     """Create the partitions that are due, and drop those that are too old.
 
-    What fails for one table is logged; the other tables have theirs all the same.
+    An error with one table is logged, and the other tables are looked after all the same.
     """
     for table in [only] if only is not None else engine.catalog.all_tables():
         properties = table.descriptor.properties
@@ -77,6 +78,7 @@ def _keep(engine: Engine, table: Table, properties: Mapping[str, str]) -> None:
     keys = table.descriptor.partition_keys
     unit = properties.get(options.AUTO_PARTITION_UNIT, "DAY").upper()
     now = _now(properties)
+    # with several keys, nobody knows which values of the others there will be
     if len(keys) == 1:
         wanted = options.integer(properties, options.AUTO_PARTITION_PRECREATE, 2)
         for step in range(min(wanted, MAX_PARTITIONS)):
@@ -100,7 +102,7 @@ def _keep(engine: Engine, table: Table, properties: Mapping[str, str]) -> None:
     place = keys.index(key) if key in keys else 0
     for partition in list(table.partitions.values()):
         value = partition.values[place]
-        # only what looks like a time of this unit is one
+        # a value of another form was made by hand, or by another unit
         if len(value) == len(oldest) and value.isdigit() and value < oldest:
             spec = dict(zip(keys, partition.values, strict=True))
             dropped = engine.catalog.drop_partition(table, spec, True)

@@ -28,7 +28,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 def parsed(kind: type[MessageT], data: Buffer, what: str) -> MessageT:
-    """Return a message; raise ProtocolError, naming ``what`` it is, where the bytes are none."""
+    """Return a message; raise ProtocolError, which names ``what``, where the bytes are none."""
     try:
         message = kind.FromString(bytes(data))
     except DecodeError as error:
@@ -60,7 +60,7 @@ def bytes_header(field: int, length: int) -> bytes:
 
 
 def signed(value: int) -> int:
-    """Return the int64 that a varint stands for."""
+    """Return the unsigned value of a varint as an int64."""
     return value - (_SIGN_BIT << 1) if value & _SIGN_BIT else value
 
 
@@ -96,8 +96,8 @@ def fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, i
     Yields
     ------
     tuple
-        ``(field, wire type, value, length)``: of a varint or fixed field the value and 0, of a
-        bytes field the position of its first byte and its length.
+        ``(field, wire type, value, length)``: of a varint or fixed field the unsigned value and 0,
+        of a bytes field the position of its first byte and its length.
     """
     position = start
     while position < end:

@@ -10,7 +10,7 @@ from fluss_df.errors import FlussError
 from fluss_df.metadata import METADATA_COLUMNS, TableBucket, TablePath, require_columns
 from fluss_df.pushdown.server_filter import ServerFilter
 from fluss_df.schema import TableInfo
-from fluss_df.texts.html_tables import pairs
+from fluss_df.texts.html_tables import pairs as html_pairs
 
 # how many names or splits an explanation lists
 _SHOWN = 12
@@ -36,7 +36,7 @@ class Bucket:
         return f"{name}{self.bucket_id}"
 
     def of(self, table_id: int) -> TableBucket:
-        """Return it as that of a table."""
+        """Return this bucket of the table with an id."""
         return TableBucket(table_id, self.bucket_id, self.partition_id)
 
 
@@ -124,16 +124,16 @@ class ScanPlan:
     residual
         The conditions that are left for the query engine to evaluate on rows.
     server_filter
-        By what servers may leave out log batches; None for nothing.
+        The filter by which servers leave out log batches; None where there is none.
     of_columns, of_partitions, of_buckets
-        How many the table has; None for the partitions of a table without.
+        How many the table has. ``of_partitions`` is None where it has no partitions.
     reads
-        What is read where it is not a range of offsets: current rows, keys that are looked up, a
-        log without an end.
+        In words, what is read where ``splits`` does not say it: current rows, keys that are looked
+        up, a log without an end.
     lookups
         How many keys or prefixes of keys are looked up, where that is known before.
     chosen
-        The partitions that are read, where there are no ranges of offsets.
+        The names of the partitions that are read then.
     buckets
         How many buckets are read then; None where the keys decide.
     lake
@@ -209,7 +209,7 @@ class ScanPlan:
 
     def _repr_html_(self) -> str:
         properties = self.properties()
-        return pairs(f"Scan of {properties.pop('table')}", properties)
+        return html_pairs(f"Scan of {properties.pop('table')}", properties)
 
 
 class Explanation(str):
@@ -255,8 +255,8 @@ def _listed(items: Sequence[object]) -> str:
 def bind_columns(info: TableInfo, columns: Iterable[str] | None) -> tuple[str, ...]:
     """Return the names as a tuple; all columns of the table for None.
 
-    Raises FlussError for a column that the table does not have, naming the nearest ones, or the
-    same one twice.
+    Raises FlussError for a column that the table does not have, naming those of similar names, and
+    for a column that is given twice.
     """
     return bind_names(columns, info.get_column_names(), f"table {info.table_path}:")
 
@@ -264,7 +264,7 @@ def bind_columns(info: TableInfo, columns: Iterable[str] | None) -> tuple[str, .
 def bind_names(
     columns: Iterable[str] | None, existing: Sequence[str], what: str
 ) -> tuple[str, ...]:
-    """Return names of columns as :func:`bind_columns`; ``what`` has them, for errors."""
+    """As :func:`bind_columns`; errors begin with ``what``, such as ``table db.t:``."""
     if columns is None:
         return tuple(existing)
     if isinstance(columns, str):

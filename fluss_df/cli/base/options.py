@@ -55,7 +55,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line, fo
 def open_table(
     connection: str | None, table: str, *, may_be_new: bool = False
 ) -> tuple[FlussConnection, TablePath]:
-    """Return a connection and the path that a table's name means on it."""
+    """Return a connection, and the path of a table; ``may_be_new``: it may make a folder."""
     base, virtual = split_virtual(table)
     if virtual:
         raise FlussError(
@@ -68,7 +68,7 @@ def open_table(
 
 
 def open_source(connection: str | None, table: str) -> tuple[FlussConnection, TablePath, str]:
-    """Return a connection, the path of a table, and what of it is read: all, or a virtual table."""
+    """Return a connection, the path of a table, and what of it to scan: ``db.t$changelog``."""
     base, virtual = split_virtual(table)
     opened, path = open_table(connection, base)
     return opened, path, f"{path}{virtual}"
@@ -93,7 +93,7 @@ def open_existing(connection: str | None) -> FlussConnection:
 
 
 def place_of(connection: str | None, opened: FlussConnection) -> str:
-    """Return where a connection leads: a folder, whichever process has it, or servers."""
+    """Return where a connection leads, for messages: a folder, or the addresses of servers."""
     folder = home_folder() if connection is None else embedded_folder(connection)
     if isinstance(folder, Path):
         return str(folder.expanduser().resolve())

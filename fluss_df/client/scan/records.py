@@ -29,7 +29,7 @@ class ScanRecord:
     timestamp
         When it was committed, in ms since 1970.
     change_type
-        What it does; ``AppendOnly`` in log tables.
+        Whether it inserts, updates or deletes; ``AppendOnly`` in log tables.
     row
         Its values by column.
     """
@@ -53,7 +53,8 @@ class RecordBatch:
     base_offset
         The offset of the first record.
     filtered_last_offset
-        The offset of the last record, where records between the two were filtered out.
+        The offset of the last record, where a filter left records out; None where row ``i`` has
+        the offset ``base_offset + i``.
     """
 
     batch: pa.RecordBatch
@@ -117,7 +118,9 @@ class _Part:
 class ScanRecords(Ready):
     """Records of one poll, grouped by bucket: a sequence of records and a mapping of buckets.
 
-    Rows are turned into Python values when they are looked at.
+    Iteration, ``len()`` and whole numbers are those of records, bucket after bucket; ``keys()``,
+    ``items()``, ``in`` and a :class:`TableBucket` as index are those of buckets. Rows are turned
+    into Python values when they are looked at.
     """
 
     def __init__(self, batches: Sequence[tuple[Position, DecodedBatch]] = ()) -> None:

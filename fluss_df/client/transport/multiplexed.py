@@ -1,4 +1,4 @@
-"""One TCP connection on the I/O thread: many requests at once, each with its deadline."""
+"""A connection to a server, on the I/O thread: many requests at once, each with its deadline."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ async def _connect_engine(connection: ServerConnection, path: str) -> asyncio.Tr
 async def _connect_tls(
     connection: ServerConnection, endpoint: Endpoint, tls: Tls, timeout_ms: int
 ) -> asyncio.Transport:
-    """Connect, then shake hands: what fails there is no failure of the network."""
+    """Connect, and then begin TLS, so that errors of TLS are told from those of the network."""
     loop = asyncio.get_running_loop()
     context = tls.context()
-    # asyncio has no other way to tell the two apart
+    # create_connection(ssl=...) raises the same errors for both
     transport, protocol = await loop.create_connection(
         asyncio.Protocol, endpoint.host, endpoint.port
     )
@@ -93,7 +93,9 @@ async def _connect_tls(
     except OSError as error:
         transport.abort()
         refused = tls_error(error, endpoint.address, shaking_hands=True)
-        raise refused or error from error
+        if refused is None:
+            raise
+        raise refused from error
     except BaseException:
         transport.abort()
         raise
@@ -105,8 +107,8 @@ async def _connect_tls(
 class _Protocol(asyncio.BufferedProtocol):
     """Hands received bytes to the sans-I/O reader, and its responses to the connection.
 
-    Frames are received together with their headers, which takes a turn of the loop less; the rest
-    of a large one goes to its place without a copy.
+    Small responses are received with their headers, in one turn of the loop; the rest of a large
+    one is received into a buffer of its own, without a copy.
     """
 
     def __init__(self, connection: ServerConnection) -> None:
@@ -175,7 +177,7 @@ class _Asked:
 
 
 class ServerConnection:
-    """A connection whose handshake is done; lives on the I/O thread."""
+    """A connection, which :meth:`open` makes and shakes hands on; lives on the I/O thread."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -284,8 +286,8 @@ class ServerConnection:
         ------
         FlussError
             The server's error, ``UNSUPPORTED_VERSION``, a NetworkError, or a
-            DeadlineExceededError after ``timeout_ms``. After a deadline the connection is given
-            up: a server that is silent once often stays so, and what was asked may still come.
+            DeadlineExceededError after ``timeout_ms``. After a deadline the connection is closed:
+            such a server often stays silent, and nobody waits for its late response.
         """
         response = await self.exchange(api, [message.SerializeToString()], timeout_ms, metrics)
         return parse_response(api, response, self.address)
@@ -402,7 +404,7 @@ def _settle(answer: asyncio.Future[Response], outcome: Response | FlussError) ->
 
 
 class CountedConnection:
-    """A connection as one of its users has it: what the user asks is counted for the user."""
+    """A connection that several clients share, with the metrics of one of them."""
 
     __slots__ = ("_connection", "_metrics")
 

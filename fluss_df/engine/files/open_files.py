@@ -15,8 +15,8 @@ K = TypeVar("K")
 
 # descriptors that the process asks the system to allow it
 _WANTED: Final = 16_384
-# macOS takes no more, whatever it says that it does
-_AT_LEAST: Final = 10_240
+# macOS refuses more, also where it says that there is no limit
+_FALLBACK: Final = 10_240
 # busy entries that one use passes over at the most; the next use goes on behind them
 _BUSY_AT_ONCE: Final = 64
 
@@ -26,7 +26,7 @@ class Resting(Protocol):
 
     @property
     def files(self) -> int:
-        """About how many it has open while it is used."""
+        """About how many it has open while it is used; always the same."""
 
     def release_files(self) -> bool:
         """Give them back, unless it is in use; return whether it did."""
@@ -44,7 +44,7 @@ def allowed_files() -> int:
     """Return how many files this process may have open."""
     resource = _limits()
     if resource is None:
-        return _AT_LEAST
+        return _FALLBACK
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _WANTED if soft == resource.RLIM_INFINITY else int(soft)
 
@@ -52,8 +52,8 @@ def allowed_files() -> int:
 def allow_files() -> int:
     """Have the operating system allow this process enough open files, as far as the user may.
 
-    Only the soft limit is raised. It is low for programs that cannot wait for descriptors over
-    1,024, and servers raise it.
+    Only the soft limit is raised. It is low for programs that use ``select()``, which knows no
+    descriptors above 1,024; servers raise it.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def allow_files() -> int:
     resource = _limits()
     if resource is not None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        for wanted in (_WANTED, _AT_LEAST):
+        for wanted in (_WANTED, _FALLBACK):
             if hard != resource.RLIM_INFINITY:
                 wanted = min(wanted, hard)
             if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -80,8 +80,8 @@ class OpenFiles(Generic[K]):
     Parameters
     ----------
     most
-        About how many files they may have open together. More are open only while all of them are
-        in use.
+        About how many files they may have open together. More are open while those that were used
+        least recently are busy.
     """
 
     def __init__(self, most: int) -> None:
@@ -89,14 +89,14 @@ class OpenFiles(Generic[K]):
         self._lock = threading.Lock()
         # the one that was used last is the last
         self._used: dict[K, Resting] = {}
-        # who gives files back now, which takes as long as a disk takes; they count until then
+        # those that are closing their files now, which count until they are closed
         self._resting: dict[K, Resting] = {}
         self._files = 0
 
     def use(self, key: K, user: Resting) -> None:
-        """Count one in that is about to be used; others rest for it where files are short.
+        """Note that one is about to use its files; where there are too many, others close theirs.
 
-        It takes the same time however many there are, but for those that rest.
+        It takes the same time however many users there are, but for those that close.
         """
         with self._lock:
             if self._used.pop(key, None) is None and self._resting.pop(key, None) is None:

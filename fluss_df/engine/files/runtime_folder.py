@@ -1,6 +1,7 @@
 """Private folders for Unix sockets and temporary data, removed when no process uses them.
 
-A socket's path may only be short, so that it is not in the folder with the data.
+The path of a Unix socket has about 100 bytes at most: so it is not in the folder with the data,
+whose path may be longer.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from fluss_df.errors import ErrorCode, FlussError
 
 PREFIX: Final = "fluss-df-"
 SOCKET: Final = "s"
-# leads to the data: who may read it finds the secret there
+# a link to the folder with the data, where clients that may read it find the secret
 DATA: Final = "data"
 # leads to data that goes with the process. A user's own folder may lie beside it under a like name,
 # so that data is removed only where the engine that made it says so here.
 TEMPORARY: Final = "temporary"
 # macOS takes 103 bytes, Linux 107
 _MAX_SOCKET_PATH: Final = 103
-_RANDOM: Final = len(PREFIX) + 8
-# a folder so young may be one that is being made
+_NAME_LENGTH: Final = len(PREFIX) + 8
+# seconds; a younger folder may be of an engine that has not locked it yet
 _YOUNG_S: Final = 60.0
 # the folder of each user, in a folder that all users have
 _OF_USER: Final = "fluss-df-user-"
@@ -67,7 +68,7 @@ class RuntimeFolder:
         return os.path.join(self.path, SOCKET)
 
     def name_data(self, folder: Path) -> None:
-        """Have it lead to the folder with the data."""
+        """Make the link to the folder with the data."""
         os.symlink(folder, os.path.join(self.path, DATA))
 
     def make_data(self) -> Path:
@@ -97,7 +98,7 @@ class RuntimeFolder:
 
 
 def data_of(socket_path: str) -> Path | None:
-    """Return the folder with the data of the engine that has a socket; None where it says none."""
+    """Return the folder with the data of the engine that has a socket; None where no link says."""
     with contextlib.suppress(OSError):
         return Path(os.readlink(os.path.join(os.path.dirname(socket_path), DATA)))
     return None
@@ -106,7 +107,7 @@ def data_of(socket_path: str) -> Path | None:
 def _new_folder() -> str:
     problem: OSError | None = None
     for base in _bases():
-        if len(os.fsencode(base)) + 1 + _RANDOM + len("/s") > _MAX_SOCKET_PATH:
+        if len(os.fsencode(base)) + 1 + _NAME_LENGTH + len("/s") > _MAX_SOCKET_PATH:
             continue
         try:
             return tempfile.mkdtemp(prefix=PREFIX, dir=base)
@@ -126,8 +127,8 @@ def _bases() -> Iterator[str]:
             os.mkdir(own, 0o700)
         if _is_private(own):
             yield own
-        # somebody else's, in its place: the new folder itself is this user's, and who connects
-        # looks whose the socket is
+        # another user may have made the other one: the new folder is this user's all the same, and
+        # clients look whose the socket is
         yield base
 
 
@@ -192,7 +193,7 @@ def _locked(folder: str) -> Iterator[None]:
 def _is_of_engine(folder: str) -> bool:
     """Whether a folder holds what an engine puts into one, and nothing else.
 
-    An empty one may be a user's, but where no other than engines make any.
+    An empty one counts only in ``fluss-df-user-UID``, where nobody but engines makes folders.
     """
     kinds = {SOCKET: stat.S_ISSOCK, DATA: stat.S_ISLNK, TEMPORARY: stat.S_ISLNK}
     names = os.listdir(folder)

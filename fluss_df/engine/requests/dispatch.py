@@ -50,8 +50,9 @@ from fluss_df.protocol.wire import Buffer
 logger = SeldomLogger(logging.getLogger(__name__))
 
 Reply = tuple[int, list[Buffer]]
-# bytes of a request that is read on the event loop; and that is looked at there before it is read
+# requests of up to these bytes are parsed on the event loop, larger ones by a worker
 _READ_HERE: Final = 16 << 10
+# requests of up to these bytes are searched for too many entries there, larger ones by a worker
 _LOOKED_AT_HERE: Final = 1 << 20
 # about what a bucket in an answer takes in memory
 _BUCKET_BYTES: Final = 256
@@ -79,11 +80,11 @@ class Session:
     users
         User -> password of those who may in, or its hash; None to let everyone in.
     user
-        Who it is, once that is known.
+        Who it is. None before it signed in; "" for a peer of this machine, which knew the secret.
     local
         Whether it is the user of this process, who may ask for backups.
     secret
-        What a peer has to know that comes in by the Unix socket; None where there is no need.
+        What a peer on the Unix socket must send first; None where it needs none.
     address
         Where the peer is; "" for one on this machine, not by TCP.
     failures
@@ -112,7 +113,11 @@ class Session:
 
 @dataclass(slots=True)
 class Dispatcher:
-    """Answers requests on an engine; used on the event loop that the engine was started on."""
+    """Answers requests on an engine.
+
+    Used on the event loop that the engine was started on, but for what answers at once: that is
+    called on the thread of the caller.
+    """
 
     engine: Engine
     authorizer: Authorizer | None = None
@@ -163,10 +168,11 @@ class Dispatcher:
     async def begin(
         self, session: Session, request: Request, *, in_place: bool = False
     ) -> Reply | Awaitable[Reply]:
-        """Do what must be done in the order of the requests; return the reply, or who has it.
+        """Do what must be done in the order of the requests; return the reply, or what to await.
 
-        Never raises: whatever goes wrong becomes an error response. In place, the answer to a fetch
-        is a :class:`~fluss_df.protocol.fetch.FetchReply`, for a reader in this process.
+        Never raises: whatever goes wrong becomes an error response. With ``in_place``, a fetch is
+        answered with a :class:`~fluss_df.protocol.fetch.FetchReply`, whose records are not copied:
+        for a reader in this process.
         """
         began = time.monotonic()
         try:
@@ -177,10 +183,10 @@ class Dispatcher:
         if isinstance(result, list):
             self._count(request.key, began)
             return TYPE_OK, result
-        # begun at once: its peer may be gone before anyone waits for it
+        # it begins now: the peer may be gone before anyone awaits it
         finishing = asyncio.ensure_future(self._finish(request.key, began, result))
         if asyncio.iscoroutine(result):
-            # one that is cancelled before its first step never waits for it
+            # a task that is cancelled before its first step never awaits it, of which Python warns
             close = result.close
             finishing.add_done_callback(lambda _: close())
         return finishing
@@ -325,7 +331,8 @@ class Dispatcher:
     def _api_versions(
         self, request: pb.ApiVersionsRequest, session: Session
     ) -> pb.ApiVersionsResponse:
-        # not said what kind of server it is: it is both, and official clients check it where it is
+        # server_type stays unset: an engine is coordinator and tablet server in one, and official
+        # clients compare it where it is set
         response = pb.ApiVersionsResponse()
         for key, (oldest, newest) in self.versions().items():
             response.api_versions.add(api_key=key, min_version=oldest, max_version=newest)

@@ -1,8 +1,8 @@
-"""The lake in a backup: one snapshot of each table, which is not ahead of the logs that follow it.
+"""The lake in a backup: one snapshot of each table, which is pinned before the logs are copied.
 
-Snapshots are pinned before the logs are copied. From then on nothing expires that the lake has, so
-that each row of a pinned table is before the offsets of its snapshot, or in the copy of the log.
-What is tiered meanwhile is tiered again by who opens the backup.
+While the backup is made, logs keep rows that are tiered. So every row of a pinned table is in its
+snapshot, or in the copy of the log. Rows that are tiered meanwhile are tiered again by the engine
+that opens the backup.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LakeInBackup:
         self._there: list[int] = []
 
     def of_table(self, path: Path, data: bytes) -> bytes:
-        """Return the file of a table in the catalog: how far it is tiered is what was pinned."""
+        """Return a file of the catalog; that of a table has the snapshot that is pinned."""
         found = _TABLE.fullmatch(path.name)
         if found is None:
             return data
@@ -71,7 +71,7 @@ class LakeInBackup:
             return repacked(path, data, pinned)
 
     def members(self) -> Iterator[tuple[str, bytes | Path]]:
-        """Iterate over the files of the lake tables that are in the catalog of the backup."""
+        """Iterate over the files of the lake tables that :meth:`of_table` was called for."""
         copies = [self._copies[number] for number in self._there]
         for copy in copies:
             found: dict[str, bytes | Path] = {**copy.files, **copy.made}
@@ -97,7 +97,7 @@ def lake_of(engine: Engine) -> Iterator[LakeInBackup]:
     """
     with contextlib.ExitStack() as pins:
         pins.enter_context(engine.tiered.held())
-        # from here on no log loses what these have not
+        # from here on no log loses rows that these snapshots have not
         known = {t.id: t.lake for t in engine.catalog.all_tables() if has_lake(t)}
         pinned = []
         for number, lake in known.items():

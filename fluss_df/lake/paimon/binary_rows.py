@@ -1,8 +1,8 @@
-"""Values of Paimon's binary rows, in which manifests have partitions, keys and statistics.
+"""Values of Paimon's binary rows, which manifests have for partitions, keys and statistics.
 
-A row is its number of fields (4 bytes, big-endian), a byte for the row kind, a bit for each null,
-padded to 8 bytes, then 8 bytes a field, little-endian; what is longer stands behind, at an offset
-from the bits.
+A row is its number of fields (4 bytes, big-endian), a byte for the row kind, a bit for each field
+that is null, these two padded to 8 bytes, then 8 bytes for each field, little-endian. A longer
+value stands behind the fields; its field has ``offset << 32 | length``, counted from the row kind.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from fluss_df.lake.paimon.types import FieldType
 
+# decimals of no more digits, and times of no more digits of a second, stand in the field itself
 LONGEST_COMPACT_DECIMAL: Final = 18
 MILLISECONDS: Final = 3
 FIXED: Final = {
@@ -35,7 +36,7 @@ TIMES: Final = frozenset({"TIMESTAMP", "TIMESTAMP_LTZ"})
 def value_at(row: bytes, position: int, kind: FieldType) -> Any:
     """Return a value of a row.
 
-    Raises ValueError for a type that has no such value, or a row that is too short.
+    Raises ValueError for a type that is not read, as nested ones, or a row that is too short.
 
     Returns
     -------

@@ -22,9 +22,9 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 SLACK: Final = 16
-# longer values are copied one by one, which costs less than their words
+# values of more bytes are copied one at a time, by slices: cheaper than word by word
 _LONG: Final = 2048
-# values up to here are written among the other parts, which is several times quicker
+# a part whose values have no more bytes is written in one pass with the other parts
 _SHORT: Final = 32
 _U = np.uint64
 _TOPS: Final = _U(0x8080808080808080)
@@ -62,7 +62,8 @@ def copy_blobs(
 ) -> None:
     """Copy ``source[starts[i] :][: lengths[i]]`` to ``out[at[i] :]``, both with slack.
 
-    Destinations ascend. Unless ``exact``, up to 7 bytes behind each are overwritten, too.
+    Unless ``exact``, up to 8 bytes behind each value are overwritten, too: destinations ascend, so
+    that the next value mends them.
     """
     words, target = word_view(source), word_view(out)
     if exact:
@@ -106,9 +107,9 @@ def gather_blobs(source: UInt8s, starts: Int64s, lengths: Int64s) -> EncodedRows
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Parts of up to eight bytes of all rows; ``lengths`` one for all, or each.
+    """A part of up to eight bytes of each row; ``lengths`` is one for all rows, or one for each.
 
-    What is beyond its length is zero in every value.
+    The bytes of a value behind its length are zero.
     """
 
     values: UInt64s
@@ -133,8 +134,8 @@ Part = Words | Blobs
 def assemble(parts: list[Part], n: int) -> EncodedRows:
     """Put the parts of each row behind each other.
 
-    All words are written in the order of their addresses: what one writes beyond its end, the
-    next overwrites.
+    Words are written in the order of their addresses: what one writes behind its end, the next one
+    overwrites. Long values are copied last, and exactly.
     """
     parts = _merged(parts)
     counts = [_words_of(part) for part in parts]
@@ -197,7 +198,7 @@ def total_lengths(parts: Iterable[Part], n: int) -> Int64s:
 
 
 def _merged(parts: list[Part]) -> list[Part]:
-    """Return parts of which those are one that fit into a word together."""
+    """Join parts that follow each other and fit into a word of eight bytes together."""
     made: list[Part] = []
     used = 8
     for part in parts:
@@ -250,7 +251,8 @@ def varint(value: int) -> bytes:
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
     """Return the number that :func:`varint` wrote at a place, and where it ends.
 
-    Raises ValueError where it does not end, IndexError where the bytes do before.
+    Raises ValueError where it has more than 10 bytes, IndexError where the bytes end within it. It
+    may be larger than 64 bits hold.
     """
     byte = data[at]
     if byte < 0x80:

@@ -24,7 +24,8 @@ from fluss_df.spark.boundary import called_by_spark
 from fluss_df.spark.plan.options import WriteOptions, invalid
 from fluss_df.spark.plan.types import arrow_schema
 
-# Spark hands on some thousand rows at a time: fewer, larger pieces cost less
+# Spark delivers batches of some thousand rows: they are joined to batches of about these bytes,
+# as fewer, larger ones cost less
 _GATHER_BYTES = 8 << 20
 
 # what an operation column may say, and what that is in a changelog
@@ -45,13 +46,13 @@ _OPERATIONS = {
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """The rows that a task wrote, and which of its attempts it was."""
+    """What a task tells the driver: how many rows it wrote, all of them acknowledged."""
 
     rows: int
 
 
 def check_write(options: WriteOptions, schema: StructType) -> Target:
-    """Return the table that a write is for, in the process that asks.
+    """Return the table that a write is for. Called by the driver, and again by each task.
 
     Raises FlussError when the table does not exist, or does not take what the mode does. Raises
     SchemaMismatchError when columns or types do not fit, whatever the rows are.
@@ -74,7 +75,7 @@ def check_write(options: WriteOptions, schema: StructType) -> Target:
     if column is not None:
         require_columns([column], schema.names, f"operation.column of the write to {path}:")
     written = [field for field in arrow_schema(schema) if field.name != column]
-    taken = _written(target)
+    taken = _columns_to_write(target)
     written = [field for field in written if taken is None or field.name in taken]
     if target.mode == "partial_update":
         # raises for columns that cannot be updated without others, such as a part of the key
@@ -94,8 +95,8 @@ def check_stream_write(options: WriteOptions, schema: StructType) -> Target:
     return check_write(options, schema)
 
 
-def _written(target: Target) -> frozenset[str] | None:
-    """Return which columns go to the table, None for all: a delete needs those of the key."""
+def _columns_to_write(target: Target) -> frozenset[str] | None:
+    """Return the columns that go to the table; None for all. A delete needs those of the key."""
     if target.mode != "delete":
         return None
     return frozenset(column.name for column in target.columns)
@@ -113,12 +114,12 @@ def refuse_overwrite(options: WriteOptions, path: TablePath) -> None:
 
 
 def prepared(target: Target, rows: pa.Table) -> pa.Table:
-    """Return rows as the writer takes them."""
+    """Return rows as the writer takes them: operations as +I, -U, +U, -D, or columns it needs."""
     column = target.change_type_column
     if column is not None:
         at = rows.schema.get_field_index(column)
         return rows.set_column(at, column, _operations(rows.column(column), target.path, column))
-    taken = _written(target)
+    taken = _columns_to_write(target)
     return rows.select([n for n in rows.schema.names if taken is None or n in taken])
 
 
@@ -199,8 +200,9 @@ def write_rows(
 class FlussWriter(DataSourceArrowWriter):
     """A batch write.
 
-    Rows of a task that failed, or is repeated, stay: in primary-key tables a repeated task changes
-    nothing, in log tables its rows are there twice.
+    Rows of a task that failed, or is repeated, stay. A primary-key table has the same rows after a
+    task is repeated, but for the merge engine ``aggregation``, which adds them again; a log table
+    has its rows twice.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -234,7 +236,8 @@ class FlussWriter(DataSourceArrowWriter):
 class FlussStreamWriter(DataSourceStreamArrowWriter):
     """A streaming write, at least once: a batch that is repeated writes its rows again.
 
-    Primary-key tables end the same, because the rows of a key come in the same order again.
+    Primary-key tables then have the same rows, because those of a key come in the same order again;
+    but for the merge engine ``aggregation``, which adds them again.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
