@@ -212,6 +212,13 @@ def test_lag(run: Run, parquet: Path, tmp_path: Path, fluss_cluster: LocalCluste
     assert "100 rows behind" in ok(run("lag", str(folder), "--max", "100"))
     assert run("lag", str(folder), "--max", "99").exit_code == 3
     assert run("lag", str(tmp_path)).exit_code == 1
+    # of a cluster that began again, and gave the table's id to another table
+    (note,) = (folder / "offsets").glob("*.json")
+    batch = json.loads(note.read_text())
+    note.write_text(json.dumps({**batch, "created": batch["created"] - 1}))
+    other = run("lag", str(folder))
+    assert other.exit_code == 1
+    assert "made again" in " ".join(other.stderr.split())
 
 
 def test_lag_of_a_run_into_a_table(

@@ -98,6 +98,8 @@ def tail(
 ) -> None:
     """Print the last rows; with --follow those that come, too, until Ctrl-C."""
     with errors_as_messages():
+        if max_rows is not None and not follow:
+            raise FlussError("--max-rows counts the rows that come: give --follow too")
         opened, path, source = open_source(connection, table)
         if not follow:
             with reading(source, opened):

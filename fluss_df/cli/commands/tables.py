@@ -174,14 +174,14 @@ def lag(
 ) -> None:
     """Show how far a run (lf.fluss.run) is behind the end of the table that it reads."""
     with errors_as_messages():
-        path, table_id, read = Checkpoint.progress(checkpoint)
+        path, batch, read = Checkpoint.progress(checkpoint)
         opened = open_existing(connection)
         info = opened.get_admin().get_table_info(path)
-        if table_id not in (None, info.table_id):
+        if batch is not None and not batch.is_of(info):
             raise FlussError(
                 f"table {path} was dropped and made again since {checkpoint} was written (its id"
-                f" was {table_id}, and is {info.table_id}): the run cannot go on with it; start"
-                " over with another folder"
+                f" was {batch.table_id}, and is {info.table_id}): the run cannot go on with it;"
+                " start over with another folder"
             )
         rows_of: list[dict[str, Any]] = []
         for bucket, (first, last) in bucket_offsets(opened, info).items():

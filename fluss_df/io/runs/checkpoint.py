@@ -29,6 +29,7 @@ import polars as pl
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.pushdown.plan import Split
+from fluss_df.schema import TableInfo
 
 _VERSION = 1
 # what the systems say of a lock that another process has
@@ -65,6 +66,10 @@ class BatchOffsets:
     splits: tuple[Split, ...]
     created: int | None = None
     clock: int | None = None
+
+    def is_of(self, info: TableInfo) -> bool:
+        """Whether a table is the one that it reads, and not another one of the same name."""
+        return self.table_id == info.table_id and self.created in (None, info.created_time)
 
     @property
     def rows(self) -> int:
@@ -233,11 +238,11 @@ class Checkpoint:
     @classmethod
     def progress(
         cls, folder: str | os.PathLike[str]
-    ) -> tuple[TablePath, int | None, dict[tuple[str | None, int], int]]:
+    ) -> tuple[TablePath, BatchOffsets | None, dict[tuple[str | None, int], int]]:
         """Return which table a folder is of, and how far each bucket was read; while it is in use.
 
-        With the path comes the id of the table that was read; None before the first batch. Of a
-        batch that is not committed nothing counts as read.
+        With the path comes the newest batch; None before the first. Of a batch that is not
+        committed nothing counts as read.
         """
         about = Path(folder) / "metadata.json"
         if not about.exists():
@@ -249,7 +254,7 @@ class Checkpoint:
             return path, None, {}
         done = checkpoint.is_committed(last.number)
         read = {(s.partition_name, s.bucket_id): s.stop if done else s.start for s in last.splits}
-        return path, last.table_id, read
+        return path, last, read
 
     def is_committed(self, number: int) -> bool:
         """Whether the output of a batch is there."""

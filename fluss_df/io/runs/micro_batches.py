@@ -289,7 +289,7 @@ class MicroBatches:
         self, info: TableInfo, batch: BatchOffsets, offsets: dict[Bucket, int]
     ) -> dict[Bucket, int]:
         """Return what is known of the table's buckets: nothing, where it was created again."""
-        if info.table_id == batch.table_id and batch.created in (None, info.created_time):
+        if batch.is_of(info):
             return offsets
         gone = sorted(offsets, key=str)
         self._losses.found(

@@ -17,6 +17,7 @@ from fluss_df.io.runs.checkpoint import Checkpoint
 from fluss_df.io.runs.runner import LEDGER_DATABASE
 from fluss_df.io.scan import read_fluss
 from fluss_df.metadata import TablePath
+from fluss_df.schema import TableInfo
 from fluss_df.ui.state import State, asks
 
 _MOST: Final = 500
@@ -84,24 +85,24 @@ def _of_folders(state: State) -> Iterator[Run]:
 def _of_folder(state: State, folder: Path) -> Run:
     name = str(folder)
     try:
-        path, table_id, read = Checkpoint.progress(folder)
+        path, batch, read = Checkpoint.progress(folder)
     except FlussError as error:
         return Run(name, None, "", None, None, error.message)
     try:
-        return Run(name, path, "", None, _lag(state, path, table_id, read))
+        info = state.admin.get_table_info(path)
+        if batch is not None and not batch.is_of(info):
+            raise _made_again()
+        return Run(name, path, "", None, _lag(state, info, read))
     except FlussError as error:
         return Run(name, path, "", None, None, error.message)
 
 
-def _lag(
-    state: State,
-    path: TablePath,
-    table_id: int | None,
-    read: Mapping[tuple[str | None, int], int],
-) -> int:
-    info = state.admin.get_table_info(path)
-    if table_id not in (None, info.table_id):
-        raise FlussError("its table was dropped and made again: the run cannot go on with it")
+def _made_again() -> FlussError:
+    return FlussError("its table was dropped and made again: the run cannot go on with it")
+
+
+def _lag(state: State, info: TableInfo, read: Mapping[tuple[str | None, int], int]) -> int:
+    path = info.table_path
     partitions = state.admin.list_partition_infos(path) if info.is_partitioned() else []
     offsets = state.watch.offsets(info, state.watch.buckets(info, partitions))
     return sum(
@@ -126,7 +127,12 @@ def _runs_of(state: State, rows: pl.DataFrame) -> Iterator[Run]:
         try:
             source = TablePath.parse(str(row["source"]))
             read = _read_of(json.loads(row["about"] or "{}"))
-            lag = None if read is None else _lag(state, source, row["source_id"], read)
+            lag = None
+            if read is not None:
+                info = state.admin.get_table_info(source)
+                if row["source_id"] not in (None, info.table_id):
+                    raise _made_again()
+                lag = _lag(state, info, read)
             problem = "its checkpoint folder tells how far it is" if lag is None else ""
             yield Run(name, source, str(row["target"]), row["batch"], lag, problem)
         except (FlussError, ValueError, TypeError, AttributeError) as error:
