@@ -130,9 +130,11 @@ class LogScanner(Facade[core_scanner.LogScanner]):
                 self._problems.append(error)
                 return
             for _ in range(len(self._kept)):
-                taken = self._kept.popleft()
-                buckets = ((entry, entry[0].bucket) for entry in taken)
-                rest = [e for e, b in buckets if (b.partition_id, b.bucket_id) not in gone]
+                rest = [
+                    (position, decoded)
+                    for position, decoded in self._kept.popleft()
+                    if (position.bucket.partition_id, position.bucket.bucket_id) not in gone
+                ]
                 if rest:
                     self._kept.append(rest)
 
@@ -315,7 +317,6 @@ class _Read(Facade[C]):
             rows = await watched(self._lost)
         except Exception:
             # nothing was read, or what was read was not turned into what was asked for
-            rows = None
             reopens = True
         else:
             # a call behind the last row had none to lose
