@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Final
 
 import polars as pl
 import pyarrow as pa
 
+from fluss_df.backend.catalog.replacing import Replacing
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.flight import flight_messages_pb2 as pb
 from fluss_df.flight.refusals import invalid, unsupported
@@ -31,6 +33,9 @@ def ingest(session: Session, asked: pb.CommandStatementIngest, upload: Upload) -
     allow; later, with how many rows are written by then.
     """
     path = _path(session, asked)
+    batches = iter(upload)
+    # before a table is replaced: a client may be gone, or send what is none
+    first = next(batches, None)
     _prepare_table(session, path, asked, upload.schema)
     written = 0
     held: list[pa.RecordBatch] = []
@@ -43,7 +48,7 @@ def ingest(session: Session, asked: pb.CommandStatementIngest, upload: Upload) -
         return int(table.num_rows)
 
     try:
-        for batch in upload:
+        for batch in itertools.chain(() if first is None else (first,), batches):
             if not batch.num_rows:
                 continue
             held.append(batch)
@@ -104,6 +109,9 @@ def _prepare_table(
         )
     made = describe(path, pl.DataFrame(schema.empty_table()).schema, layout)
     if exists:
+        session.backend.require_table(path, "another name, or DROP VIEW first")
+        # nothing is dropped for what the server refuses
+        Replacing(session.connection, path, made).prove()
         admin.drop_table(path)
     admin.create_table(path, made, ignore_if_exists=False)
 

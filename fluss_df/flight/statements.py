@@ -36,6 +36,12 @@ _MESSAGE_BYTES: Final = 2 << 20
 _USE: Final = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*USE\b", re.IGNORECASE | re.DOTALL)
 
 
+def _is_temporary(statement: str) -> bool:
+    """Whether a statement names a query for the connection alone, which others may share here."""
+    tree = parsed_statement(numbered(statement))
+    return isinstance(tree, exp.Create) and tree.find(exp.TemporaryProperty) is not None
+
+
 class Turns:
     """How many statements run at once.
 
@@ -103,6 +109,10 @@ class Statements:
         _refuse_transactions(statement)
         if session.shared and _USE.match(statement):
             raise unsupported("USE needs a client of its own: sign in, or write DATABASE.TABLE")
+        if session.shared and _is_temporary(statement):
+            raise unsupported(
+                "a temporary view needs a client of its own: sign in, or leave TEMPORARY out"
+            )
         return QueryRun(
             session.backend,
             statement,

@@ -89,8 +89,11 @@ class Query:
         with self._lock:
             self.cancelled = True
             process = self._process
-        if process is not None:
-            process.end(self._ended)
+            if process is not None:
+                # not later: the process may run another statement then
+                process.cancel()
+        if process is not None and not self._ended.wait(_GRACE_S):
+            process.kill()
 
     def run(self, process: Process, order: dict[str, Any], seconds: float) -> None:
         """Have a process run it, on the thread of the caller."""
@@ -190,11 +193,9 @@ class Process:
             return False
         return True
 
-    def end(self, ended: threading.Event) -> None:
-        """Have the statement that runs end, by the end of the process where it must be."""
+    def cancel(self) -> None:
+        """Have the statement that runs end."""
         self._write(CANCEL)
-        if not ended.wait(_GRACE_S):
-            self.kill()
 
     def kill(self) -> None:
         """End the process."""

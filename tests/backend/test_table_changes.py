@@ -5,6 +5,7 @@ from typing import Any
 
 import ibis
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import fluss_df
@@ -391,3 +392,70 @@ def test_zeros_of_either_sign_are_two_keys() -> None:
     )
     assert keys() == ["-0.0", "0.0", "1.5"]
     con.disconnect()
+
+
+@pytest.mark.parametrize(
+    ("what", "wrong"),
+    [
+        ("WITH ('table.log.ttl' = '1 dya')", "table.log.ttl"),
+        ("WITH ('no.such' = '1')", "no.such"),
+        ("(PRIMARY KEY (k) NOT ENFORCED)", "null"),
+    ],
+)
+def test_a_table_that_cannot_be_replaced_stays(
+    con: Backend, fresh: Fresh, what: str, wrong: str
+) -> None:
+    name = fresh()
+    con.raw_sql(f"CREATE TABLE {name} (k INT, v INT)")
+    con.raw_sql(f"INSERT INTO {name} VALUES (1, 10), (CAST(NULL AS INT), 20)")
+    before = con.connection.get_admin().get_table_info(fluss_df.TablePath("ibis", name)).table_id
+    with pytest.raises(
+        FlussError, match=f"(?s){wrong}.*table ibis.{name} stays as it is"
+    ) as caught:
+        con.raw_sql(f"CREATE OR REPLACE TABLE {name} {what} AS SELECT k, v FROM {name}")
+    assert "_replace_" not in caught.value.message
+    assert sorted(con.raw_sql(f"SELECT v FROM {name}")["v"]) == [10, 20]
+    after = con.connection.get_admin().get_table_info(fluss_df.TablePath("ibis", name)).table_id
+    assert before == after
+    with pytest.raises(FlussError, match="stays as it is"):
+        con.create_table(
+            name, pl.DataFrame({"a": [1]}), overwrite=True, properties={"table.log.ttl": "1 dya"}
+        )
+    assert not [t for t in con.list_tables() if "_replace_" in t]
+    con.raw_sql(f"CREATE OR REPLACE TABLE {name} AS SELECT v FROM {name} WHERE v > 10")
+    assert con.raw_sql(f"SELECT * FROM {name}").to_dicts() == [{"v": 20}]
+    assert not [t for t in con.list_tables() if "_replace_" in t]
+
+
+def test_an_update_beside_a_number_of_the_server(con: Backend, fresh: Fresh) -> None:
+    name = fresh()
+    columns = [
+        pa.field("k", pa.string(), nullable=False),
+        ("id", pa.int64()),
+        ("v", pa.int64()),
+        ("w", pa.int64()),
+    ]
+    schema = fluss_df.Schema(pa.schema(columns), ["k"], auto_increment_column="id")
+    con.connection.get_admin().create_table(
+        fluss_df.TablePath("ibis", name), fluss_df.TableDescriptor(schema, bucket_count=1)
+    )
+    con.raw_sql(f"INSERT INTO {name} (k, v, w) VALUES ('a', 1, 10), ('b', 2, 20)")
+    con.raw_sql(f"UPDATE {name} SET w = w + 1 WHERE k = 'b'")
+    con.raw_sql(f"UPDATE {name} SET w = 5, v = v + 7 WHERE k = 'a'")
+    found = con.raw_sql(f"SELECT * FROM {name} ORDER BY k")
+    assert found.rows() == [("a", 1, 8, 5), ("b", 2, 2, 21)]
+    with pytest.raises(FlussError, match=r"column 'id' is numbered by the server"):
+        con.raw_sql(f"UPDATE {name} SET id = 7 WHERE k = 'a'")
+
+
+def test_overwritten_rows_of_a_key_stay_in_their_order(con: Backend, fresh: Fresh) -> None:
+    name = fresh()
+    con.raw_sql(
+        f"CREATE TABLE {name} (k INT, at INT, PRIMARY KEY (k) NOT ENFORCED)"
+        " WITH ('bucket.num' = '4', 'table.merge-engine' = 'first_row')"
+    )
+    rows = pl.DataFrame({"k": [n % 1000 for n in range(400_000)], "at": range(400_000)})
+    kinds = {"k": pl.Int32, "at": pl.Int32}
+    con.insert(name, ibis.memtable(rows.cast(kinds)), overwrite=True)
+    found = con.raw_sql(f"SELECT k, at FROM {name} ORDER BY k")
+    assert found["at"].to_list() == list(range(1000))

@@ -17,6 +17,7 @@ from ibis.formats.polars import PolarsSchema
 
 from fluss_df.backend.catalog.frames import frame_of
 from fluss_df.backend.catalog.leaves import ibis_schema, plain_schema
+from fluss_df.backend.catalog.replacing import Replacing
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.names import exact
@@ -263,14 +264,10 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             there = self.table_info(path.table_name, path.database_name)
             require_table(path, there.get_custom_properties())
             # the new rows may come from the table that goes
-            frame = None if frame is None else frame.lazy().collect()
-            self._connection.get_admin().drop_table(path)
-        if frame is None:
+            rows = None if frame is None else frame.lazy().collect()
+            Replacing(self._connection, path, made).replace(rows)
+        elif frame is None:
             self._create(path, made)
-        elif replaced:
-            # these rows may be nowhere else
-            self._create(path, made)
-            self._write(frame, path)
         else:
             self._create_with(path, made, frame)
         return self.table(path.table_name, database=path.database_name)

@@ -8,14 +8,14 @@ only in this process.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
+from fluss_df.backend.catalog.replacing import path_beside
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact, without_keys_of
@@ -26,9 +26,6 @@ from fluss_df.metadata import PartitionInfo, TablePath
 from fluss_df.record.keys.partition_names import names_of_rows
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.types import Column
-
-# names of tables have at most 200 characters
-_LONGEST: Final = 170
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +192,7 @@ class Overwriting:
     def _store(self, rows: pl.LazyFrame | pl.DataFrame | None) -> TablePath:
         """Write rows to a table beside this one, in which all is checked; return its name."""
         info = self._info
-        beside = TablePath(
-            self._path.database_name,
-            f"{self._path.table_name[:_LONGEST]}_overwrite_{secrets.token_hex(4)}",
-        )
+        beside = path_beside(self._path, "overwrite")
         columns = [Column(c.name, c.type, c.comment) for c in info.schema.columns]
         statement = self._statement_of(self._path, info.descriptor)
         self._admin.create_table(
@@ -206,6 +200,8 @@ class Overwriting:
             TableDescriptor(
                 Schema.from_columns(columns),
                 bucket_count=info.num_buckets,
+                # rows of a key stay in their order, by which some tables merge them
+                bucket_keys=info.get_bucket_keys() or None,
                 comment=f"New rows of {self._path}, which was created by: {statement}",
             ),
         )

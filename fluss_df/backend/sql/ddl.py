@@ -14,6 +14,7 @@ from sqlglot import exp
 
 from fluss_df.backend.catalog.catalog import not_renamed
 from fluss_df.backend.catalog.frames import by_position
+from fluss_df.backend.catalog.replacing import Replacing
 from fluss_df.backend.sql.dialect import Fluss, spot, unsupported
 from fluss_df.backend.sql.queries import SqlScope, count_hints, errors_of_polars
 from fluss_df.backend.sql.sql_types import (
@@ -265,9 +266,7 @@ class Ddl(Views):
         made = describe(path, frame.collect_schema(), layout, comment=comment)
         with errors_of_polars():
             rows = frame.collect()
-        self._connection.get_admin().drop_table(path)
-        self._create(path, made)
-        self._write(rows, path)
+        Replacing(self._connection, path, made).replace(rows)
 
     def _drop_statement(self, tree: exp.Drop) -> None:
         exists = bool(tree.args.get("exists"))

@@ -238,7 +238,8 @@ class Statements(Merging):
         path = self._only_table(tree, "UPDATE")
         info = self._keyed(path, "UPDATE")
         require_changes(info, "UPDATE", "update")
-        keys, columns = info.get_primary_keys(), info.get_column_names()
+        keys, numbered = info.get_primary_keys(), info.schema.auto_increment
+        columns = [name for name in info.get_column_names() if name not in numbered]
         new: dict[str, exp.Expr] = {}
         for item in tree.expressions:
             if not isinstance(item, exp.EQ) or not isinstance(item.this, exp.Column):
@@ -246,9 +247,18 @@ class Statements(Merging):
             if item.this.name in keys or item.this.name in new:
                 why = "is of the primary key" if item.this.name in keys else "is set twice"
                 raise FlussError(f"UPDATE {path}: column '{item.this.name}' {why}{spot(item.this)}")
+            if item.this.name in numbered:
+                raise FlussError(
+                    f"UPDATE {path}: column '{item.this.name}' is numbered by the server (auto"
+                    f" increment): it cannot be set{spot(item.this)}"
+                )
             new[item.this.name] = item.expression
         require_columns(list(new), columns, f"UPDATE {path}: SET")
-        others = [c for c in info.schema.columns if c.name not in keys and c.name not in new]
+        others = [
+            c
+            for c in info.schema.columns
+            if c.name in columns and c.name not in keys and c.name not in new
+        ]
         # other columns keep their values, whoever writes them meanwhile; Fluss does so with columns
         # that can be null
         partial = all(c.type.nullable for c in others)
@@ -260,6 +270,7 @@ class Statements(Merging):
             )
         )
         found = self._found(chosen, tree)
+        # of a numbered column, an upsert of the others keeps the number
         mode = "partial_update" if partial and others else "upsert"
         with errors_of_polars():
             # known before the first is written

@@ -152,7 +152,7 @@ def _first(state: State, info: TableInfo, wanted: int) -> pl.DataFrame:
             rows += end - first
         if not chosen:
             return to_polars(info.schema.arrow_schema.empty_table())
-        options = _only(info, chosen)
+        options = _only(info, chosen, filled)
     scan = scan_fluss(info.table_path, connection=state.connection, lake=False, **options)
     return scan.head(wanted).collect()
 
@@ -164,7 +164,7 @@ def _last(state: State, info: TableInfo, wanted: int, *, changes: bool) -> pl.Da
     if len(chosen) > _MOST_BUCKETS:
         chosen = _newest(state, info, chosen, wanted)
     # of no bucket, the columns alone
-    options = _only(info, chosen) if chosen else {"start": "latest"}
+    options = _only(info, chosen, filled) if chosen else {"start": "latest"}
     if not chosen and info.is_partitioned():
         options = {**options, "partitions": []}
     frame = scan_fluss(
@@ -200,17 +200,22 @@ def _newest(state: State, info: TableInfo, filled: Ranges, wanted: int) -> Range
     return filled
 
 
-def _only(info: TableInfo, chosen: Ranges) -> dict[str, Any]:
-    """Return what has a scan read some buckets only, from some offsets on."""
+def _only(info: TableInfo, chosen: Ranges, filled: Ranges) -> dict[str, Any]:
+    """Return what has a scan read some buckets only, from some offsets on.
+
+    Partitions and buckets are chosen apart: other pairs of them are read from their end on.
+    """
     if not info.is_partitioned():
         starts = {bucket.bucket_id: first for bucket, (first, _) in chosen.items()}
         return {"buckets": list(starts), "start": starts}
-    places = {(b.partition_name, b.bucket_id): first for b, (first, _) in chosen.items()}
-    return {
-        "partitions": list(dict.fromkeys(name for name, _ in places)),
-        "buckets": sorted({bucket for _, bucket in places}),
-        "start": places,
+    partitions = list(dict.fromkeys(bucket.partition_name for bucket in chosen))
+    buckets = sorted({bucket.bucket_id for bucket in chosen})
+    of_pairs = {
+        (b.partition_name, b.bucket_id): chosen[b][0] if b in chosen else end
+        for b, (_, end) in filled.items()
+        if b.partition_name in partitions and b.bucket_id in buckets
     }
+    return {"partitions": partitions, "buckets": buckets, "start": of_pairs}
 
 
 # ---- values that are typed in
