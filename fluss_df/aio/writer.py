@@ -73,8 +73,10 @@ class Writer(Facade[W]):
             raise error
 
     def _keep(self, future: Future[None]) -> None:
-        if not future.cancelled():
-            self._unreported = future.exception() or self._unreported
+        error = None if future.cancelled() else future.exception()
+        # a flush that took too long says nothing of rows: the next one waits for them
+        if error is not None and not isinstance(error, TimeoutError):
+            self._unreported = error
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

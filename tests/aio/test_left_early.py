@@ -276,3 +276,32 @@ def test_an_iteration_over_current_rows_that_is_left_ends_beside_the_loop(
 
     asyncio.run(main())
     assert closers != [threading.main_thread()]
+
+
+def test_a_flush_that_took_too_long_is_no_error_of_the_next(
+    table: core.FlussTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, goes_on = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        writer = fluss.AppendWriter(table.new_append().create_writer())
+
+        def late(*_: object, **__: object) -> None:
+            waits.set()
+            assert goes_on.wait(20)
+            raise TimeoutError("2 rows are not acknowledged after 5 ms")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(writer.core), "flush", late)
+            call = asyncio.ensure_future(writer.flush())
+            assert await asyncio.to_thread(waits.wait, 20)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            goes_on.set()
+            # it ends behind the call that waited for it
+            await asyncio.sleep(0.1)
+        await writer.flush()
+        await writer.close()
+
+    asyncio.run(main())

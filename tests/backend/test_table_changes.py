@@ -455,7 +455,6 @@ def test_overwritten_rows_of_a_key_stay_in_their_order(con: Backend, fresh: Fres
         " WITH ('bucket.num' = '4', 'table.merge-engine' = 'first_row')"
     )
     rows = pl.DataFrame({"k": [n % 1000 for n in range(400_000)], "at": range(400_000)})
-    kinds = {"k": pl.Int32, "at": pl.Int32}
-    con.insert(name, ibis.memtable(rows.cast(kinds)), overwrite=True)
+    con.insert(name, ibis.memtable(rows.cast(pl.Int32)), overwrite=True)
     found = con.raw_sql(f"SELECT k, at FROM {name} ORDER BY k")
     assert found["at"].to_list() == list(range(1000))

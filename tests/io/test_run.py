@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
@@ -302,3 +303,56 @@ def _await_files(folder: Path, process: subprocess.Popen[bytes]) -> None:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_others_may_read_what_is_written(
+    connection: FlussConnection, make_table: MakeTable, tmp_path: Path
+) -> None:
+    path = make_table(SCHEMA, rows(0, 10))
+    out, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    before = os.umask(0o022)
+    try:
+        run(scan_fluss(path, connection=connection), to=out, checkpoint=checkpoint)
+    finally:
+        os.umask(before)
+    files = [*out.glob("*"), *checkpoint.glob("*.json"), *checkpoint.glob("*/*.json")]
+    assert len(files) >= 4
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o644}
+
+
+def test_a_folder_whose_parent_is_another_disk(
+    connection: FlussConnection,
+    make_table: MakeTable,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = make_table(SCHEMA, rows(0, 10))
+    query = scan_fluss(path, connection=connection)
+    out = tmp_path / "above" / "out"
+    out.mkdir(parents=True)
+    stat_of = Path.stat
+
+    def elsewhere(self: Path, **more: Any) -> os.stat_result:
+        found = list(stat_of(self, **more))
+        found[stat.ST_DEV] += self == out.parent
+        return os.stat_result(found)
+
+    written_as: list[Path] = []
+    with monkeypatch.context() as patched:
+        # what os.stat says of a folder that is mounted there
+        patched.setattr(Path, "stat", elsewhere)
+        link = os.link
+
+        def linked(name: str, to: Path) -> None:
+            written_as.append(Path(name))
+            link(name, to)
+
+        patched.setattr(os, "link", linked)
+        run(query, to=out, checkpoint=tmp_path / "checkpoint")
+    assert [place.parent for place in written_as] == [out]
+    assert not written_as[0].name.endswith(".parquet")
+    assert written(out) == list(range(10))
+    # what a run that was killed left there
+    written_as[0].touch()
+    run(query, to=out, checkpoint=tmp_path / "checkpoint")
+    assert written(out) == list(range(10))

@@ -409,3 +409,38 @@ def test_a_run_goes_on_where_the_server_forgot_its_writer(tmp_path: Path) -> Non
         )
         found = scan_fluss(target, connection=connection).collect()["x"].to_list()
         assert found == list(range(6))
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_partition_of_the_target_is_dropped_while_a_run_goes_on(
+    connection: FlussConnection, make_table: MakeTable, tmp_path: Path, again: bool
+) -> None:
+    columns = pa.schema({"id": pa.int64(), "day": pa.string()})
+    frame = pl.DataFrame({"id": range(300), "day": "a"})
+    source = make_table(columns, frame, bucket_count=1)
+    target = make_table(columns, partition_keys=["day"], bucket_count=2)
+    query = scan_fluss(source, connection=connection)
+    admin = connection.get_admin()
+
+    def dropped(number: int, *_: object) -> None:
+        if number == 0:
+            admin.drop_partition(target, {"day": "a"})
+            if again:
+                admin.create_partition(target, {"day": "a"})
+
+    run(
+        query, to=target, checkpoint=tmp_path, max_batch_rows=100, create_partitions=True,
+        on_batch=dropped,
+    )  # fmt: skip
+    found = scan_fluss(target, connection=connection).collect()
+    assert sorted(found["id"]) == list(range(100, 300))
+
+
+def test_types_that_do_not_fit_are_told_before_there_are_rows(
+    connection: FlussConnection, make_table: MakeTable, tmp_path: Path
+) -> None:
+    source = make_table(SCHEMA)
+    target = make_table(pa.schema({"id": pa.int64(), "kind": pa.int32()}))
+    query = scan_fluss(source, connection=connection)
+    with pytest.raises(SchemaMismatchError, match="kind"):
+        run(query, to=target, checkpoint=tmp_path)

@@ -28,7 +28,13 @@ from fluss_df.cluster.processes.places import data_dir
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import polars_schema
 from fluss_df.io.base.texts import entries_of
-from fluss_df.io.runs.checkpoint import BatchOffsets, Checkpoint, read_state, write_atomically
+from fluss_df.io.runs.checkpoint import (
+    RUN_GOES_ON,
+    BatchOffsets,
+    Checkpoint,
+    read_state,
+    write_atomically,
+)
 from fluss_df.io.runs.ledger import TableLedger
 from fluss_df.io.runs.losses import Losses
 from fluss_df.io.runs.micro_batches import MicroBatch
@@ -124,15 +130,19 @@ class Load:
                 job = {
                     "version": 1,
                     "table_id": info.table_id,
+                    "created": info.created_time,
                     "files": self._marks(),
                     "rows": rows,
                     "create_partitions": self._creates_partitions(target, target.partitions()),
                 }
                 write_atomically(folder / _JOB, job)
                 rows = self._write(folder, frame, progress)
-            except BaseException:
+            except BaseException as error:
                 if not self._begun(folder):
                     shutil.rmtree(folder, ignore_errors=True)
+                    if isinstance(error, FlussError):
+                        error.message = error.message.replace(RUN_GOES_ON, "nothing was loaded")
+                        error.args = (error.message, error.error_code)
                 raise
         return Loaded(rows, created, resumed=False)
 
@@ -177,7 +187,11 @@ class Load:
             if error.error_code != ErrorCode.TABLE_NOT_EXIST:
                 raise
             return False
-        if job["table_id"] != info.table_id:
+        # a server that begins again gives the same ids again; earlier releases noted no time
+        if (job["table_id"], job.get("created", info.created_time)) != (
+            info.table_id,
+            info.created_time,
+        ):
             return False  # of a table that is gone
         if job["files"] != self._marks():
             raise FlussError(

@@ -16,13 +16,13 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import sys
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import polars as pl
 
@@ -39,6 +39,13 @@ _IS_LOCKED = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDE
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _NUMBER = re.compile(r"(?:os error|errno) (\d+)", re.IGNORECASE)
+
+
+#: What follows for a run where something cannot be written.
+RUN_GOES_ON: Final = (
+    "batches that were committed stay as they are, and the run goes on behind them when it is begun"
+    " again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,8 +319,7 @@ def storing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise FlussError(
-            f"{path} cannot be written: {error.strerror or error}; batches that were committed stay"
-            " as they are, and the run goes on behind them when it is begun again",
+            f"{path} cannot be written: {error.strerror or error}; {RUN_GOES_ON}",
             ErrorCode.STORAGE_EXCEPTION,
         ) from error
 
@@ -332,12 +338,20 @@ def storing_output(path: Path) -> Iterator[None]:
             raise OSError(int(found[1]), os.strerror(int(found[1]))) from error
 
 
+def new_file(prefix: Path, path: Path) -> str:
+    """Make an empty file, of which ``path`` is to be made; return its name.
+
+    Others may read it as any file of this user, which those of :mod:`tempfile` they may not.
+    """
+    name = f"{prefix}{secrets.token_hex(4)}"
+    with storing(path), open(name, "xb"):
+        return name
+
+
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[str]:
     """Give the name of a new file beside ``path``, at the end synced and put in its place."""
-    with storing(path):
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-        os.close(handle)
+    name = new_file(path.with_name(f".{path.name}-"), path)
     try:
         yield name
         with storing(path):

@@ -20,7 +20,7 @@ import itertools
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -177,7 +177,8 @@ class TableLedger:
         )
         self.claims = claims
         self._losses = losses
-        nothing = pa.Table.from_batches([], arrow_types(path, schema))
+        # with a chunk: without one no types are looked at
+        nothing = arrow_types(path, schema).empty_table()
         coerce(nothing, target.columns, table=str(path))
         self._connection = connection
         self._info = target.create()
@@ -248,13 +249,20 @@ class TableLedger:
         places, order, rows = self._stage(batch)
         if not rows:
             return 0
+        try:
+            ends = self._ends_of(places)
+        except FlussError as error:
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+            # a partition was dropped since this writer met it, and perhaps made again: nothing is
+            # sent of this batch yet
+            self._begin_anew()
+            places, order, rows = self._stage(batch)
+            ends = self._ends_of(places)
         if self._writer_id is None:
             self._writer_id = self._writer.ask_writer_id()
         buckets = list(places)
         place_of = {bucket: at for at, bucket in enumerate(buckets)}
-        ends = self._connection.io.run(
-            self._connection.get_admin().bucket_offsets(self._info, buckets, OffsetSpec.latest())
-        )
         entry = _Entry(
             self._info.table_id,
             (self._writer_id,),
@@ -275,12 +283,22 @@ class TableLedger:
                 raise
             # A server forgets a writer after some days without rows in a bucket
             # (server.writer-id.expiration-time, 7 days by default): nothing is wrong with the run.
-            self._writer, self._writer_id = self._new_writer(), None
-            self._next.clear()
+            self._begin_anew()
             self._finish(batch.number, entry)
         else:
             self._next.update(order)
         return rows
+
+    def _ends_of(self, buckets: Iterable[TableBucket]) -> dict[TableBucket, int]:
+        admin = self._connection.get_admin()
+        return self._connection.io.run(
+            admin.bucket_offsets(self._info, list(buckets), OffsetSpec.latest())
+        )
+
+    def _begin_anew(self) -> None:
+        """Go on with a writer that knows nothing of this table, and is not known."""
+        self._writer, self._writer_id = self._new_writer(), None
+        self._next.clear()
 
     def _claim(self, batch: MicroBatch, entry: _Entry) -> None:
         if self.claims is not None:

@@ -20,6 +20,7 @@ from fluss_df.io.runs.checkpoint import (
     BatchOffsets,
     local_folder,
     lock_file,
+    new_file,
     storing,
     storing_output,
     sync_folder,
@@ -39,8 +40,9 @@ _PREFIX = 40
 class ParquetFolder:
     """One file for each batch that has rows, marked with the run that it is of.
 
-    Files are written beside the folder: whoever reads the folder sees whole files only. Use it in
-    a ``with`` statement.
+    Files are written beside the folder: whoever reads the folder sees whole files only. Where that
+    is another disk, or may not be written, they are written in it, under a name that begins with a
+    dot and does not end with ``.parquet``. Use it in a ``with`` statement.
 
     Parameters
     ----------
@@ -78,8 +80,9 @@ class ParquetFolder:
     def __enter__(self) -> ParquetFolder:
         self._lock = _locked_folder(self._folder)
         try:
-            for leftover in self._folder.parent.glob(f"{glob.escape(self._prefix)}*"):
-                leftover.unlink(missing_ok=True)
+            for place in (self._folder.parent, self._folder):
+                for leftover in place.glob(f"{glob.escape(self._prefix)}*"):
+                    leftover.unlink(missing_ok=True)
         except BaseException:
             self._unlock()
             raise
@@ -195,9 +198,7 @@ class ParquetFolder:
                 )
             raise self._ahead(found, self.link)
         about = {"name": digest, "positions": positions(batch.planned.splits)}
-        with storing(path):
-            handle, name = tempfile.mkstemp(dir=self._folder.parent, prefix=self._prefix)
-            os.close(handle)
+        name = new_file(self._beside() / self._prefix, path)
         try:
             marks = {_RUN_ID.decode(): self._run_id, _BATCH.decode(): json.dumps(about)}
             with storing_output(path):
@@ -216,6 +217,12 @@ class ParquetFolder:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
         return rows
+
+    def _beside(self) -> Path:
+        """Return where files are written before they have their name."""
+        above = self._folder.parent
+        same = above.stat().st_dev == self._folder.stat().st_dev
+        return above if same and os.access(above, os.W_OK | os.X_OK) else self._folder
 
     def _place(self, name: str, path: Path, replaces: bool) -> None:
         """Give a file its name: of two that would have it, the first does."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from fluss_df.io.runs.losses import (
 from fluss_df.io.runs.micro_batches import share_rows
 from fluss_df.io.scans.offsets import offsets_of
 from fluss_df.io.scans.planning import chosen_buckets, find_offsets
+from fluss_df.io.source import ScanSource
 from fluss_df.metadata import OffsetSpec
 from fluss_df.pushdown.plan import Bucket, Split
 from fluss_df.pushdown.prune import PredicateConjunct, make_splits, prune
@@ -125,7 +126,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query starts: the option ``starting.offsets``, or the earliest."""
         scan = self._scan()
         source = scan.source(scan.arrow_schema.names)
-        starts, _ = find_offsets(source, scan.info, _buckets(scan))
+        starts, _ = find_offsets(source, scan.info, _buckets(scan, source))
         # Spark writes down where a batch ends, and asks for this again until the first is done
         return to_json(scan, starts, initial=True)
 
@@ -155,7 +156,8 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         scan = self._scan()
         begun = self._not_put_back(scan, start, from_json(scan, start))
-        ends = _ends(scan, _buckets(scan)) if self._target is None else self._aimed(scan, begun)
+        there = _buckets(scan)
+        ends = _ends(scan, there) if self._target is None else self._aimed(there, begun)
         without_dropped(self._losses, scan.path, begun, ends)
         # partitions that came later are read from their beginning
         splits = [
@@ -173,17 +175,16 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         clock = moment_after(scan.connection, scan.info, stops)
         return to_json(scan, stops, clock=clock, **more)
 
-    def _aimed(self, scan: TableScan, begun: Offsets) -> Offsets:
-        """Return the ends that trigger ``AvailableNow`` reads up to.
+    def _aimed(self, there: Collection[Bucket], begun: Offsets) -> Offsets:
+        """Return the ends that trigger ``AvailableNow`` reads up to, of the buckets there are.
 
         Spark asks for them before it asks where a new query starts. A partition that comes between
         the two has a start and no end: it is read by the next trigger, and was not dropped.
         """
         target = self._target or {}
-        later = begun.keys() - target.keys()
-        if not later:
-            return target
-        return {**target, **{b: begun[b] for b in _buckets(scan) if b in later}}
+        return {
+            b: target[b] if b in target else begun[b] for b in there if b in target or b in begun
+        }
 
     def _not_put_back(self, scan: TableScan, found: Mapping[str, Any], offsets: Offsets) -> Offsets:
         """Return from where to read on; raise where the log has other rows than were read."""
@@ -250,12 +251,19 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_task(self._options, self._schema, partition.task)
 
 
-def _buckets(scan: TableScan) -> Sequence[Bucket]:
-    """Return the buckets that a stream reads, as they are now."""
+def _buckets(scan: TableScan, source: ScanSource | None = None) -> Sequence[Bucket]:
+    """Return the buckets that a stream reads, as they are now.
+
+    With the source, those that ``starting.offsets`` names are looked for: a stream that has begun
+    goes on where they were dropped since.
+    """
     there = []
     if scan.info.is_partitioned():
         there = scan.connection.get_admin().list_partition_infos(scan.path)
-    return chosen_buckets(scan.info, scan.source(scan.arrow_schema.names), there)
+    if source is None:
+        named = scan.source(scan.arrow_schema.names)
+        source = dataclasses.replace(named, start="earliest")
+    return chosen_buckets(scan.info, source, there)
 
 
 def _ends(scan: TableScan, buckets: Sequence[Bucket]) -> Offsets:

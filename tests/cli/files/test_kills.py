@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import random
 import subprocess
@@ -101,6 +102,29 @@ def test_a_load_that_was_interrupted_keeps_to_its_files(
     os.utime(path, ns=(1, 1))
     put(tmp_path, "a.csv", "a\n1\n2\n")
     assert "changed" in refused(at("load", path, "--into", table))
+
+
+def test_a_load_into_a_cluster_that_began_again(
+    at: Run, tmp_path: Path, data_home: Path, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives the same ids to other tables: what was interrupted was of a table that is gone."""
+    from fluss_df.client.write.writer import TableWriter
+
+    def fail(*_: object) -> None:
+        raise fluss_df.FlussError("the network is gone")
+
+    path = put(tmp_path, "a.csv", "a\n1\n2\n")
+    with monkeypatch.context() as broken:
+        broken.setattr(TableWriter, "send_as", fail)
+        assert "the network is gone" in refused(at("load", path, "--into", table, "--create"))
+    (note,) = data_home.glob("fluss-df/loads/*/job.json")
+    job = json.loads(note.read_text())
+    note.write_text(json.dumps({**job, "created": job["created"] - 1}))
+    other = put(tmp_path, "b.csv", "a\n3\n4\n")
+    ok(at("load", other, "--into", table))
+    said = ok(at("load", path, "--into", table))
+    assert "interrupted" not in said
+    assert count(at, table) == 4
 
 
 # ---- partitions
