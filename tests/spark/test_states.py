@@ -447,7 +447,19 @@ def test_a_source_put_back(engine: FlussConnection, log: TablePath) -> None:
     with pytest.raises(FlussError, match="has other rows now"):
         reader(engine, log).latestOffset(other, everything)
     lenient = reader(engine, log, fail_on_data_loss="false")
-    assert lenient.latestOffset(other, everything)["offsets"] == {"0": 30}
+    end = lenient.latestOffset(other, everything)
+    assert end["offsets"] == {"0": 30}
+    # all of the new rows, not those behind what was read before
+    tasks = lenient.partitions(other, end)
+    assert sum(part.num_rows for task in tasks for part in lenient.read(task)) == 20
+    assert lenient.latestOffset(end, everything) == end
+    # also where there are no more rows than were read
+    short = {**kept, "offsets": {"0": 90}}
+    lenient = reader(engine, log, fail_on_data_loss="false")
+    end = lenient.latestOffset(short, everything)
+    assert end["offsets"] == {"0": 30}
+    tasks = lenient.partitions(short, end)
+    assert sum(part.num_rows for task in tasks for part in lenient.read(task)) == 20
     with pytest.raises(FlussError, match="the log ends before what was read"):
         reader(engine, log).latestOffset({**kept, "offsets": {"0": 90}}, everything)
 

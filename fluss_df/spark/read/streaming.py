@@ -155,7 +155,8 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ``fail.on.data.loss`` is false.
         """
         scan = self._scan()
-        begun = self._not_put_back(scan, start, from_json(scan, start))
+        read = from_json(scan, start)
+        begun = self._not_put_back(scan, start, read)
         there = _buckets(scan)
         ends = _ends(scan, there) if self._target is None else self._aimed(there, begun)
         without_dropped(self._losses, scan.path, begun, ends)
@@ -169,9 +170,13 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stops = {split.bucket: split.stop for split in splits}
         initial = start.get("initial", False)
         # an empty batch writes down where a query of what is to come begins
-        if stops == begun and not (initial and self._options.start == "latest"):
+        again = {_key(b): at for b, at in begun.items() if at < read.get(b, at)}
+        if stops == begun and not again and not (initial and self._options.start == "latest"):
             return start
         more = {"began": start["offsets"]} if initial else {}
+        if again:
+            # of a log that was put back: Spark goes on from its own offsets, behind these
+            more["again"] = again
         clock = moment_after(scan.connection, scan.info, stops)
         return to_json(scan, stops, clock=clock, **more)
 
@@ -214,6 +219,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start.get("initial") and "began" in end:
             # the first batch comes again: it begins where it began
             begun = {_bucket(key): int(offset) for key, offset in end["began"].items()}
+        begun |= {_bucket(key): int(offset) for key, offset in end.get("again", {}).items()}
         buckets = [bucket for bucket, stop in ends.items() if stop > begun.get(bucket, 0)]
         starts = {bucket: begun.get(bucket, 0) for bucket in buckets}
         starts = self._there(scan, starts, ends)
