@@ -146,8 +146,11 @@ def describe(to: Destination, info: TableInfo | None) -> dict[str, Any]:
 
 
 def _made(table: dict[str, Any]) -> str:
+    text = f"id {table['table_id']}"
+    if "created" not in table:
+        return text  # an earlier release wrote it
     when = datetime.fromtimestamp(table["created"] / 1000, UTC)
-    return f"id {table['table_id']}, created {when:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{text}, created {when:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def check_destination(
