@@ -136,8 +136,7 @@ class QueryRun(Closing):
             self._tree = bind(self._tree, parameters)
         elif parameters:
             raise FlussError(f"{statement[:40]!r} has no parameters: {len(parameters)} values came")
-        resets = RESET.fullmatch(bare_statement(numbered(statement)))
-        self.only_shows = self._tree is None and not resets
+        self.only_shows = self._tree is None and not RESET.fullmatch(bare_statement(statement))
         self.is_query = isinstance(self._tree, exp.Query)
         self._frame: pl.LazyFrame | None = None
         self._plain: PlainQuery | None = None

@@ -65,12 +65,17 @@ def test_records_behind_a_break_come_with_the_next_call(table: core.FlussTable) 
     run(table, True, work)
 
 
+async def first_batch(scanner: fluss.LogScanner) -> list[int]:
+    async for batch in scanner:
+        assert isinstance(batch, fluss.RecordBatch)
+        rows: list[int] = batch.batch["x"].to_pylist()
+        return rows
+    raise AssertionError("an iteration does not end")
+
+
 def test_batches_behind_a_break_come_with_the_next_call(table: core.FlussTable) -> None:
     async def work(scanner: fluss.LogScanner) -> None:
-        async for batch in scanner:
-            assert isinstance(batch, fluss.RecordBatch)
-            first = batch.batch["x"].to_pylist()
-            break
+        first = await first_batch(scanner)
         rest = (await scanner.to_arrow())["x"].to_pylist()
         assert len(first) > 0
         assert sorted(first + rest) == list(range(100))
@@ -95,10 +100,7 @@ def test_a_call_within_an_iteration_takes_its_rows(table: core.FlussTable) -> No
 
 def test_a_reader_has_the_batches_behind_a_break(table: core.FlussTable) -> None:
     async def work(scanner: fluss.LogScanner) -> None:
-        async for batch in scanner:
-            assert isinstance(batch, fluss.RecordBatch)
-            first = batch.batch["x"].to_pylist()
-            break
+        first = await first_batch(scanner)
         reader = scanner.to_arrow_batch_reader()
         rest = (await asyncio.to_thread(reader.read_all))["x"].to_pylist()
         assert sorted(first + rest) == list(range(100))

@@ -83,18 +83,24 @@ def test_a_load_that_was_killed_is_completed(
         assert count(at, table) == wanted + ROWS
 
 
-def test_a_load_that_was_interrupted_keeps_to_its_files(
-    at: Run, tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def interrupted(at: Run, folder: Path, table: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Load a file into a new table, and fail to send its rows; return the file."""
     from fluss_df.client.write.writer import TableWriter
 
     def fail(*_: object) -> None:
         raise fluss_df.FlussError("the network is gone")
 
-    path = put(tmp_path, "a.csv", "a\n1\n2\n")
+    path = put(folder, "a.csv", "a\n1\n2\n")
     with monkeypatch.context() as broken:
         broken.setattr(TableWriter, "send_as", fail)
         assert "the network is gone" in refused(at("load", path, "--into", table, "--create"))
+    return path
+
+
+def test_a_load_that_was_interrupted_keeps_to_its_files(
+    at: Run, tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = interrupted(at, tmp_path, table, monkeypatch)
     put(tmp_path, "a.csv", "a\n1\n2\n3\n")
     message = refused(at("load", path, "--into", table))
     assert "the files have changed since" in message
@@ -108,15 +114,7 @@ def test_a_load_into_a_cluster_that_began_again(
     at: Run, tmp_path: Path, data_home: Path, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gives the same ids to other tables: what was interrupted was of a table that is gone."""
-    from fluss_df.client.write.writer import TableWriter
-
-    def fail(*_: object) -> None:
-        raise fluss_df.FlussError("the network is gone")
-
-    path = put(tmp_path, "a.csv", "a\n1\n2\n")
-    with monkeypatch.context() as broken:
-        broken.setattr(TableWriter, "send_as", fail)
-        assert "the network is gone" in refused(at("load", path, "--into", table, "--create"))
+    path = interrupted(at, tmp_path, table, monkeypatch)
     (note,) = data_home.glob("fluss-df/loads/*/job.json")
     job = json.loads(note.read_text())
     note.write_text(json.dumps({**job, "created": job["created"] - 1}))
