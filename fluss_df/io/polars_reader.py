@@ -182,7 +182,8 @@ class LogRead(PlannedRead):
             splits = slice_splits(splits, *pre_slice)
             # it counts rows that the filter does not keep
             server_filter = None
-        if _PLANNED_COLUMNS.issuperset(columns):
+        # a table may have columns of its own with these names
+        if (_PLANNED_COLUMNS & {*self.source.metadata_columns}).issuperset(columns):
             return _planned_rows(splits, columns, self.schema)
         return self._fetch(run, splits, columns, server_filter)
 

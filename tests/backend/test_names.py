@@ -34,6 +34,16 @@ def test_expressions(named: Backend) -> None:
         assert table.filter(table[name] == ROWS[name][1]).to_polars().equals(ROWS[1:])
 
 
+def test_own_columns_named_like_metadata(named: Backend) -> None:
+    rows = pl.DataFrame({"_bucket": [70, 80], "_partition": ["a", "b"]})
+    named.raw_sql("DROP TABLE IF EXISTS of_metadata")
+    table = named.create_table("of_metadata", rows, buckets=1)
+    for name, value in (("_bucket", "70"), ("_partition", "'a'")):
+        assert table[[name]].to_polars().equals(rows.select(name))
+        found = named.sql(f"SELECT {name} FROM of_metadata WHERE {name} = {value}")
+        assert found.to_polars().equals(rows.select(name)[:1])
+
+
 def test_groups(named: Backend) -> None:
     table = named.table("t")
     for name in NAMES:

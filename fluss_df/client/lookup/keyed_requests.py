@@ -23,6 +23,7 @@ from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.metadata import TableBucket
 from fluss_df.observe import spans
 from fluss_df.record.keys.bucketing import bucket_ids
+from fluss_df.record.keys.cut_digits import CutDigits
 from fluss_df.record.keys.keys import Keys, encode_keys
 from fluss_df.record.kv.primary_key import key_lake_format
 from fluss_df.record.python.coerce import coerce
@@ -72,6 +73,7 @@ class Asker:
         self._lake_format = key_lake_format(info)
         self._check_row = RowChecker(columns, self._name)
         self._plain = PlainKeys(info, columns, encoded, self._lake_format)
+        self._cut = CutDigits(columns, encoded, self._lake_format)
         self._assign = bucket_assigner(info, connection.config, count_of=self._buckets_of)
         self.values = ValueReader(connection, info)
         self._reset()
@@ -110,13 +112,21 @@ class Asker:
         self._of_table.add_to("lookups", 1)
         place = self._plain.place(key, self._partitions.known_id, self._buckets_of)
         if place is None:
-            return self._ask_row(rows_to_batch([key], self._columns, self._name))
+            return self._ask_batch(rows_to_batch([key], self._columns, self._name))
         answer = self._ask_server(*place)
         if answer is None:
             # the partition is gone; another one may have its name by now
             self._partitions.forget(place[0].partition_id)
             return self._ask_row(rows_to_batch([key], self._columns, self._name))
         return answer[0]
+
+    def _ask_batch(self, batch: pa.RecordBatch) -> Any:
+        """Return what a server has for the one coerced key in a batch: a row of this very key."""
+        if self._cut.impossible(batch) is not None:
+            return None
+        answers = [self._ask_row(batch)]
+        self._leave_out_others(pa.Table.from_batches([batch]), answers)
+        return answers[0]
 
     def _ask_row(self, batch: pa.RecordBatch, metrics: Metrics | None = None) -> Any:
         """Return what a server has for the one coerced key in a batch."""
@@ -154,9 +164,29 @@ class Asker:
         found = coerce(_as_table(keys, self._name), self._columns, table=self._name)
         self._of_table.add(lookups=found.num_rows)
         if spans.tracer is None:
-            return self._ask_each(found, metrics)
+            return self._ask_possible(found, metrics)
         with self._span(found.num_rows):
-            return self._ask_each(found, metrics)
+            return self._ask_possible(found, metrics)
+
+    def _ask_possible(self, keys: pa.Table, metrics: Metrics | None) -> list[Any]:
+        """Return the rows of these very keys, where servers know only what is encoded of them."""
+        impossible = self._cut.impossible(keys)
+        asked = keys if impossible is None else keys.filter(pa.array(~impossible))
+        answers = self._ask_each(asked, metrics) if asked.num_rows else []
+        self._leave_out_others(asked, answers)
+        if impossible is None:
+            return answers
+        left = iter(answers)
+        return [None if odd else next(left) for odd in impossible.tolist()]
+
+    def _leave_out_others(self, keys: pa.Table, answers: list[Any]) -> None:
+        """Put None for rows that have another key, which is encoded as the one asked for."""
+        if not self._cut.of_answers or not any(answers):
+            return
+        found = np.flatnonzero(np.fromiter(map(bool, answers), np.bool_, len(answers)))
+        rows = self.values.decode([answers[i] for i in found.tolist()])
+        for i in found[self._cut.others(keys.take(pa.array(found)), rows)].tolist():
+            answers[i] = None
 
     def _ask_each(self, found: pa.Table, metrics: Metrics | None) -> list[Any]:
         if found.num_rows == 1 and not self._info.is_partitioned():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import pickle
 from pathlib import Path
 from typing import Any, Literal
@@ -221,3 +222,69 @@ def test_keys_of_another_length_find_nothing(
     table = scan_fluss(path, connection=connection)
     for value in others if kind == "CHAR(3)" else []:
         assert table.filter(pl.col("c") == value).collect().is_empty()
+
+
+def test_times_finer_than_keys_find_nothing(
+    make_table: MakeTable, connection: FlussConnection
+) -> None:
+    schema = pa.schema({"t": pa.time64("ns"), "n": pa.int64(), "v": pa.string()})
+    path = make_table(schema, primary_keys=["t", "n"], bucket_keys=["t"], bucket_count=2)
+    ten = dt.time(10)
+    finer = [ten.replace(microsecond=us) for us in (1, 500, 999)]
+    row = {"t": ten, "n": 1, "v": "x"}
+    write_fluss(pl.DataFrame([row]), path, connection=connection)
+    table = scan_fluss(path, connection=connection)
+    chosen = pl.col("t").is_in([ten, *finer])
+    assert table.filter(chosen, n=1).collect().to_dicts() == [row]
+    assert table.filter(chosen).collect().to_dicts() == [row]
+    assert table.filter(pl.col("t") == finer[0], n=1).collect().is_empty()
+    left = pl.LazyFrame({"t": [ten, *finer] * 2, "n": [1] * 8})
+    found = lookup_join(left, path, connection=connection).collect()
+    assert found["v"].to_list() == ["x", None, None, None] * 2
+    lookup = connection.get_table(path).new_lookup()
+    assert lookup.lookup({"t": ten, "n": 1}) == row
+    assert lookup.lookup([finer[1], 1]) is None
+    assert lookup.prefix_lookup([ten]) == [row]
+    assert lookup.prefix_lookup([finer[1]]) == []
+    keys = left.collect().to_arrow()
+    rows = lookup.lookup_arrow(keys, found_column="found")
+    assert rows.column("found").to_pylist() == [True, False, False, False] * 2
+    assert lookup.lookup_arrow(keys.slice(1, 1)).to_pylist() == [dict.fromkeys(row)]
+    assert lookup.prefix_lookup_arrow(keys.select(["t"]), index_column="i").column(
+        "i"
+    ).to_pylist() == [0, 4]
+
+
+def test_times_that_name_partitions(make_table: MakeTable, connection: FlussConnection) -> None:
+    schema = pa.schema({"t": pa.time64("us"), "n": pa.int64()})
+    path = make_table(schema, primary_keys=["t", "n"], partition_keys=["t"], bucket_count=1)
+    rows = pl.DataFrame({"t": [dt.time(10)], "n": [1]})
+    write_fluss(rows, path, connection=connection, create_partitions=True)
+    left = pl.LazyFrame({"t": [dt.time(10), dt.time(10, 0, 0, 500)], "n": [1, 1]})
+    assert lookup_join(left, path, how="semi", connection=connection).collect().equals(rows)
+    wanted = pl.col("t").is_in(left.collect()["t"].implode())
+    assert scan_fluss(path, connection=connection).filter(wanted, n=1).collect().equals(rows)
+
+
+def test_nanoseconds_that_icebergs_keys_lack(
+    make_table: MakeTable, connection: FlussConnection
+) -> None:
+    schema = pa.schema({"t": pa.timestamp("ns"), "v": pa.string()})
+    iceberg = {"table.datalake.format": "iceberg"}
+    path = make_table(schema, primary_keys=["t"], bucket_count=2, properties=iceberg)
+    times = pl.Series("t", [1000, 1001, 2000, 3500, 3000]).cast(pl.Datetime("ns"))
+    rows = pl.DataFrame({"t": times.gather([0, 3]), "v": ["x", "y"]})
+    write_fluss(rows, path, connection=connection)
+    table = scan_fluss(path, connection=connection)
+    found = table.filter(pl.col("t").is_in(times.implode())).collect()
+    assert_frame_equal(found.sort("t"), rows)
+    assert table.filter(pl.col("t").is_in(times.gather([1]).implode())).collect().is_empty()
+    left = times.to_frame().lazy()
+    joined = lookup_join(left, path, connection=connection).collect()
+    assert joined["v"].to_list() == ["x", None, None, "y", None]
+    lookup = connection.get_table(path).new_lookup()
+    assert lookup.lookup_arrow(times.to_frame()).column("v").to_pylist() == joined["v"].to_list()
+    found_row = lookup.lookup([dt.datetime(1970, 1, 1, microsecond=1)])
+    assert found_row is not None
+    assert found_row["v"] == "x"
+    assert lookup.lookup([dt.datetime(1970, 1, 1, microsecond=3)]) is None

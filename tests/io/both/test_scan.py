@@ -166,6 +166,39 @@ def test_metadata_that_is_known_is_not_fetched(
     assert times >= 1
 
 
+@both_engines
+def test_own_columns_may_have_the_names_of_metadata(
+    make_table: MakeTable, connection: FlussConnection, engine: Engine
+) -> None:
+    own = pl.DataFrame({"_bucket": [70, 80, 90], "_partition": ["a", "b", "a"]})
+    schema = pa.schema({"_bucket": pa.int64(), "_partition": pa.string()})
+    path = make_table(schema, own, bucket_count=1)
+    scan = scan_fluss(path, connection=connection)
+    for name in own.columns:
+        assert_frame_equal(scan.select(name).collect(engine=engine), own.select(name))
+    assert_frame_equal(scan.collect(engine=engine), own)
+    for condition in (pl.col("_bucket") == 80, pl.col("_partition") == "a"):
+        found = scan.filter(condition).collect(engine=engine)
+        assert_frame_equal(found, own.filter(condition))
+    assert scan.select(pl.len()).collect(engine=engine).item() == 3
+
+
+@pytest.mark.parametrize("own", ["_bucket", "_partition"])
+def test_an_own_column_beside_metadata(
+    make_table: MakeTable, connection: FlussConnection, own: str
+) -> None:
+    rows = pl.DataFrame({own: ["70", "80"], "p": ["a", "b"]})
+    schema = pa.schema({own: pa.string(), "p": pa.string()})
+    path = make_table(schema, rows, partition_keys=["p"], bucket_count=1)
+    other = "_bucket" if own == "_partition" else "_partition"
+    scan = scan_fluss(path, include_metadata=[other], connection=connection)
+    found = scan.select(own, other).collect()
+    places = ["a", "b"] if other == "_partition" else [0, 0]
+    assert found.rows() == list(zip(["70", "80"], places, strict=True))
+    assert scan.filter(pl.col(own) == "80").select(own).collect().rows() == [("80",)]
+    assert scan.select(other).collect().height == 2
+
+
 @pytest.mark.parametrize("metadata", [["_log_offset"], ["_bucket", "_partition"], "_bucket"])
 def test_metadata_columns_by_name(
     flights: TablePath, connection: FlussConnection, metadata: Any
