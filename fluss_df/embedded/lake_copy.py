@@ -25,9 +25,7 @@ from fluss_df.embedded.lake_paths import (
 )
 from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, catalog_rows
 from fluss_df.embedded.lake_sums import Sum, Sums, lines_of, live_files, sum_of
-from fluss_df.engine.files.files import (
-    DamagedError,
-)
+from fluss_df.engine.files.files import DamagedError, disk_refused
 from fluss_df.engine.lake.lake_tables import LakeTableCopy, PinnedTable
 
 _COPIES: Final = "copies-"
@@ -41,7 +39,8 @@ def copied_tables(
 ) -> Iterator[dict[int, LakeTableCopy]]:
     """Give the files of lake tables as they are now, by links that stay until the end.
 
-    Raises DamagedError where a file is missing or damaged.
+    Raises DamagedError where a file is missing or damaged, ``STORAGE_EXCEPTION`` or another
+    FlussError where the lake's disk refuses.
 
     Parameters
     ----------
@@ -52,16 +51,27 @@ def copied_tables(
     there
         Whether a table, by its id, was not dropped meanwhile.
     """
-    copies = Path(tempfile.mkdtemp(prefix=_COPIES, dir=lake))
+    with _refused_by_disk("cannot make a folder for links to files of the lake", lake):
+        copies = Path(tempfile.mkdtemp(prefix=_COPIES, dir=lake))
     try:
         found = {}
         for table in pinned:
-            made = _copied(lake, table, copies / str(table.id), there)
+            with _refused_by_disk(f"cannot copy lake table {table.path}", lake):
+                made = _copied(lake, table, copies / str(table.id), there)
             if made is not None:
                 found[table.id] = made
         yield found
     finally:
         shutil.rmtree(copies, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _refused_by_disk(what: str, lake: Path) -> Iterator[None]:
+    """Name the folder of the lake, whose disk need not be that of the backup."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_refused(what, lake, error) from error
 
 
 def _copied(

@@ -109,6 +109,8 @@ class Engine:
         # set by who opens the folder, where it is to have a lake
         self.lake: LakeTables | None = None
         self.tiered = TieredLogs()
+        # held while segments are removed, and by who needs those of a bucket to stay for a moment
+        self.expiring = threading.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._at_closing: list[Callable[[], None]] = []
         self._at_checks: list[Callable[[], None]] = []
@@ -125,11 +127,9 @@ class Engine:
         for table in tables.values():
             known = {str(p.id) for p in table.partitions.values()}
             known |= set() if table.partitioned else {"table"}
-            removed = set()
-            for partition_id in table.dropped:
-                shutil.rmtree(files.data_folder(table.id) / str(partition_id), ignore_errors=True)
-                removed.add(partition_id)
+            removed = {each for each in table.dropped if files.remove_partition(table.id, each)}
             self.catalog.forget_dropped(table, removed)
+            known |= {str(each) for each in table.dropped}
             for part in list(files.unknown_partitions(table.id, known)):
                 files.set_aside(part)
 
@@ -302,9 +302,8 @@ class Engine:
     def drop_partition(self, table: Table, partition: Partition) -> None:
         """Remove the data of a partition that was dropped from the catalog."""
         self._drop(lambda bucket: bucket.partition_id == partition.id)
-        folder = self._folder_of(TableBucket(table.id, 0, partition.id))
-        shutil.rmtree(folder, ignore_errors=True)
-        self.catalog.forget_dropped(table, {partition.id})
+        if self._catalog_files.remove_partition(table.id, partition.id):
+            self.catalog.forget_dropped(table, {partition.id})
 
     def _drop(self, wanted: Callable[[TableBucket], bool], *, remove: bool = True) -> None:
         with self._lock:
@@ -418,8 +417,9 @@ class Engine:
         """
         deleted = 0
         now = now_ms()
-        self.lock.verify()
         for bucket in self.all_buckets():
+            # files at a path that leads elsewhere are another engine's
+            self.lock.verify()
             table = self.catalog.table_by_id(bucket.table_id)
             ttl = options.log_ttl_ms(table.descriptor.properties) if table else None
             if ttl is None:
@@ -430,9 +430,10 @@ class Engine:
                 if opened is None and not may_expire(self.bucket_folder(bucket) / "log", now, ttl):
                     continue
                 opened = opened or self._opened(bucket)
-                deleted += (opened.kv or opened.tablet).expire(
-                    now, ttl, self.tiered.end(table, bucket)
-                )
+                with self.expiring:
+                    deleted += (opened.kv or opened.tablet).expire(
+                        now, ttl, self.tiered.end(table, bucket)
+                    )
             except (FlussError, OSError) as error:
                 # those of other buckets expire all the same; this one may have been dropped
                 dropped = ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from fluss_df.client.scan.log_scanner import LogScanner
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import chosen, polars_schema, sliced, to_polars
 from fluss_df.io.scans.changes import ChangeRows, table_columns, whole_updates
 from fluss_df.io.scans.interrupted import InterruptibleWait, watch_interrupts
@@ -177,7 +177,12 @@ class _Following(PlannedRead):
                     wait_ms = min(wait_ms, (end - time.monotonic()) * 1000)
                     if wait_ms <= 0:
                         return
-                frame = subscriptions.poll(int(wait_ms))
+                try:
+                    frame = subscriptions.poll(int(wait_ms))
+                except FlussError as error:
+                    if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                        raise
+                    raise _with_way_out(error) from error
                 if left is not None:
                     frame = frame.head(left)
                     left -= frame.height
@@ -186,6 +191,16 @@ class _Following(PlannedRead):
                 if wanted_rows.height:
                     # Polars keeps a frame back until the next one comes
                     yield wanted_rows.clear()
+
+
+def _with_way_out(error: FlussError) -> FlussError:
+    """Say how to go on after a partition was dropped, which ends the scan of them all."""
+    return FlussError(
+        f"{error.message}. The rows that came before are whole. To go on with the other partitions,"
+        " follow the table again: with start={(partition name, bucket): offset} behind the last row"
+        " that came of each, which include_metadata=True tells, or with start='latest'",
+        error.error_code,
+    )
 
 
 class _Subscriptions:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -155,6 +156,72 @@ def test_a_refused_drop_is_taken_back_on_the_disk(
     left = Engine(tmp_path / "left")
     assert list(left.catalog.table(PATH).partitions) == ["a"]
     left.close()
+
+
+def left_by_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Have a folder, and all below it, stay where it is to be removed."""
+    rmtree = shutil.rmtree
+
+    def refused(path: Any, ignore_errors: bool = False, **given: Any) -> None:
+        if not Path(path).is_relative_to(folder):
+            rmtree(path, ignore_errors=ignore_errors, **given)
+        elif not ignore_errors:
+            refuse()
+
+    monkeypatch.setattr(shutil, "rmtree", refused)
+    return monkeypatch
+
+
+def test_a_partition_whose_data_stay_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "d"
+    descriptor = fluss.TableDescriptor(fluss.Schema(SCHEMA), partition_keys=["day"], bucket_count=1)
+
+    with EmbeddedFluss(folder) as engine, engine.connection() as connection:
+        admin = connection.get_admin()
+        admin.create_table(PATH, descriptor)
+        row = pl.DataFrame({"id": [1], "day": ["a"]})
+        fluss.write_fluss(row, PATH, connection=connection, create_partitions=True)
+        (place,) = (p for p in (folder / "data" / "0").iterdir() if p.name.isdecimal())
+        with monkeypatch.context() as patch:
+            left_by_disk(place, patch)
+            admin.drop_partition(PATH, {"day": "a"})
+        assert place.exists()
+    with monkeypatch.context() as patch:
+        left_by_disk(place, patch)
+        EmbeddedFluss(folder).close()
+    assert place.exists()
+    EmbeddedFluss(folder).close()
+    assert not place.exists()
+    assert not (folder / "set-aside").exists()
+
+
+def test_a_place_of_a_dropped_table_that_stays_is_removed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opened a bucket may have made it again."""
+    folder = tmp_path / "d"
+    engine = Engine(folder)
+    engine.catalog.create_table(PATH, power._descriptor(None), False)
+    table = engine.catalog.drop_table(PATH, False)
+    assert table is not None
+    place = folder / "data" / str(table.id)
+    (place / "table").mkdir(parents=True)
+    for close_only in (False, True):
+        with monkeypatch.context() as patch:
+            left_by_disk(place, patch)
+            if not close_only:
+                engine._catalog_files.remove_place(table.id)
+                engine._catalog_files.remove_dropped()
+                engine.close()
+            else:
+                Engine(folder).close()
+        assert place.exists()
+    Engine(folder).close()
+    assert not place.exists()
+    assert not list((folder / "data").glob("dropped-*"))
+    assert not (folder / "set-aside").exists()
 
 
 def test_a_database_that_cannot_be_dropped_gives_its_room_back(

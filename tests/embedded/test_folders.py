@@ -10,9 +10,11 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
@@ -22,9 +24,12 @@ from fluss_df.cli.main import app
 from fluss_df.client.transport.folders import back_up_folder
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.engine.files.files import FORMAT, read_format
+from fluss_df.engine.kv.kv_tablet import KvTablet
+from fluss_df.engine.upkeep.backup import back_up
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import FlussError
+from fluss_df.metadata import TableBucket
 from tests.embedded.golden import GOLDEN, contents, fill
 
 LOG = fluss.TablePath("fluss", "log")
@@ -232,6 +237,47 @@ def test_a_backup_beside_writers(tmp_path: Path) -> None:
             stop.set()
             for thread in threads:
                 thread.join()
+
+
+def test_a_backup_while_changes_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log of a backup begins where its copy of the rows ends, or before."""
+    schema = pa.schema([("n", pa.int64()), ("text", pa.string())])
+    options = EngineOptions(segment_bytes=1)
+    checkpoint = KvTablet.checkpoint
+    expiring: list[threading.Thread] = []
+    with (
+        EmbeddedFluss(tmp_path / "d", options=options) as engine,
+        engine.connection() as connection,
+    ):
+        properties = {"table.log.ttl": "1ms"}
+        descriptor = fluss.TableDescriptor(
+            fluss.Schema(schema, ["n"]), bucket_count=1, properties=properties
+        )
+        connection.get_admin().create_table(ROWS, descriptor)
+
+        def written(first: int) -> None:
+            for n in range(first, first + 3):
+                row = pl.DataFrame({"n": [n], "text": ["x"]})
+                fluss.write_fluss(row, ROWS, connection=connection)
+
+        def then_more(self: KvTablet, folder: Path) -> None:
+            checkpoint(self, folder)
+            written(3)
+            time.sleep(0.05)
+            expiring.append(threading.Thread(target=engine.engine.expire))
+            expiring[0].start()
+            expiring[0].join(0.5)
+
+        written(0)
+        monkeypatch.setattr(KvTablet, "checkpoint", then_more)
+        back_up(engine.engine, tmp_path / "b.tar.zst")
+        expiring[0].join()
+        assert engine.engine.bucket(TableBucket(0, 0))[1].start_offset == 5
+    restore(tmp_path / "b.tar.zst", tmp_path / "again")
+    assert check_folder(tmp_path / "again").findings == []
+    with EmbeddedFluss(tmp_path / "again") as engine, engine.connection() as connection:
+        found = fluss.scan_fluss(ROWS, connection=connection).collect()
+        assert sorted(found["n"]) == list(range(6))
 
 
 def test_what_is_not_restored(tmp_path: Path) -> None:

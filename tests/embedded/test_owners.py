@@ -22,11 +22,12 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.client.connection import FlussConnection
-from fluss_df.embedded import EmbeddedFluss
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files import ownership
 from fluss_df.engine.files.lock_file import owner_of
 from fluss_df.engine.files.ownership import FolderInUseError, FolderLock
+from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
 
@@ -129,6 +130,43 @@ def test_the_folders_afterwards(tmp_path: Path) -> None:
                 assert numbers(connection, path) == list(range(10))
             write(connection, ROWS, 10)
             assert numbers(connection, ROWS) == list(range(20))
+
+
+def test_a_folder_that_is_exchanged_while_segments_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file of the new folder is removed."""
+    options = EngineOptions(segment_bytes=1)
+    with (
+        EmbeddedFluss(tmp_path / "d", options=options) as engine,
+        engine.connection() as connection,
+    ):
+        for path in (LOG, ROWS):
+            schema = fluss.Schema(SCHEMA, None if path == LOG else ["n"])
+            descriptor = fluss.TableDescriptor(
+                schema, bucket_count=1, properties={"table.log.ttl": "1ms"}
+            )
+            connection.get_admin().create_table(path, descriptor)
+            for first in range(3):
+                write(connection, path, first)
+        time.sleep(0.05)
+        expire = Tablet.expire
+
+        def exchanged(self: Tablet, now: int, ttl: int, tiered: int | None = None) -> int:
+            count = expire(self, now, ttl, tiered)
+            monkeypatch.undo()
+            os.rename(tmp_path / "d", tmp_path / "e")
+            shutil.copytree(tmp_path / "e", tmp_path / "d")
+            return count
+
+        monkeypatch.setattr(Tablet, "expire", exchanged)
+        with pytest.raises(FlussError, match="not there any more"):
+            engine.engine.expire()
+    places = (tmp_path / "d", tmp_path / "e")
+    logs = [{p.relative_to(f) for p in f.glob("data/*/*/*/log/*.log")} for f in places]
+    assert logs[0] == logs[1]
+    # those of one bucket had expired before
+    assert len(logs[0]) == 4
 
 
 def test_a_folder_that_was_deleted(tmp_path: Path, owner: FlussConnection) -> None:

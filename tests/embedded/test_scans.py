@@ -61,6 +61,47 @@ def test_idle_scans_end_by_themselves(tmp_path: Path, monkeypatch: pytest.Monkey
         assert go_on(scans, scanner) == ErrorCode.SCANNER_EXPIRED
 
 
+def call(scans: Scans, scanner: bytes, number: int, size: int = 100) -> pb.ScanKvResponse:
+    return scans.answer(
+        pb.ScanKvRequest(scanner_id=scanner, call_seq_id=number, batch_size_bytes=size)
+    )
+
+
+def test_a_call_that_is_refused_does_not_end_the_scan(tmp_path: Path) -> None:
+    """As of a client that did not wait for an answer, and asks once more."""
+    with EmbeddedFluss(tmp_path / "d") as served, served.connection() as connection:
+        create(connection)
+        write(connection, frame())
+        scans = scans_of(served)
+        scanner = begin(scans)
+        again = call(scans, scanner, 0)
+        assert "Out-of-order scan request: expected callSeqId=1" in again.error_message
+        scan = scans._scans[scanner]
+        with scan.lock:
+            assert "Concurrent scan request" in call(scans, scanner, 1).error_message
+        assert call(scans, scanner, 1, -1).error_code == ErrorCode.INVALID_SCAN_REQUEST
+        assert go_on(scans, scanner) == 0
+        assert call(scans, scanner, 2).has_more_results
+
+
+def test_a_scan_ends_whose_rows_are_lost_to_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EmbeddedFluss(tmp_path / "d") as served, served.connection() as connection:
+        create(connection)
+        write(connection, frame())
+        scans = scans_of(served)
+        scanner = begin(scans)
+
+        def fail(values: list[bytes]) -> bytes:
+            raise FlussError("rows were taken", ErrorCode.STORAGE_EXCEPTION)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kv_scans, "encode_value_batch", fail)
+            assert go_on(scans, scanner) == ErrorCode.STORAGE_EXCEPTION
+        assert go_on(scans, scanner) == ErrorCode.UNKNOWN_SCANNER_ID
+
+
 @pytest.mark.parametrize("what", ["table", "engine"])
 def test_scans_end_before_their_bucket(tmp_path: Path, what: str) -> None:
     """RocksDB is closed then, and not when the scan is collected."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
@@ -315,6 +316,22 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         with pytest.raises(FlussError, match="cannot listen"):
             EmbeddedFluss(tmp_path / "d", port=port)
     # and the folder is free again
+    EmbeddedFluss(tmp_path / "d").close()
+
+
+def test_a_socket_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not the port, with which nothing is wrong."""
+
+    def refuse(path: str, mode: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fluss_df.engine.serve.server.os.chmod", refuse)
+        with pytest.raises(FlussError, match=r"cannot listen on /\S+: .*Input/output") as caught:
+            EmbeddedFluss(tmp_path / "d", port=0)
+    assert "127.0.0.1" not in str(caught.value)
     EmbeddedFluss(tmp_path / "d").close()
 
 

@@ -162,9 +162,11 @@ def test_what_is_dropped_ends_it(
         write(connection, path, rows(10, 20))
     began = time.monotonic()
     seen = -1
-    with pytest.raises(FlussError, match=r"does not exist|was dropped"):
+    with pytest.raises(FlussError, match=r"does not exist|was dropped") as caught:
         follow_on()
     assert time.monotonic() - began < 30
+    way_out = "To go on with the other partitions, follow the table again: with start="
+    assert (way_out in caught.value.message) == (what == "partition")
 
 
 def test_filters_choose_partitions(connection: FlussConnection, make_table: MakeTable) -> None:

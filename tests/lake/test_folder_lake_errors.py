@@ -29,6 +29,7 @@ from fluss_df.embedded.lake_summing import LakeSumming
 from fluss_df.embedded.lake_sums import Sum, Sums, add_sums
 from fluss_df.engine.files.files import DamagedError
 from fluss_df.engine.lake.lake_tables import PinnedTable
+from fluss_df.engine.upkeep.backup import back_up
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
 from fluss_df.lake import TieringService
@@ -146,15 +147,43 @@ def test_where_there_are_no_links_files_are_copied(
             assert copy.stat().st_nlink == 1
 
 
-def test_a_full_disk_leaves_no_copies(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def link(old: Path, new: Path) -> None:
+@pytest.mark.parametrize("call", ["os.link", "pathlib.Path.mkdir", "tempfile.mkdtemp"])
+def test_a_full_disk_leaves_no_copies(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """It is named: that of the backup may have room."""
+
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "link", link)
-    said = pytest.raises(OSError, match="No space left")
-    with said, copied_tables(folder / "lake", pinned(), lambda number: True):
-        pass
+    with monkeypatch.context() as patch:
+        patch.setattr(call, full)
+        said = pytest.raises(
+            FlussError, match=rf"No space left.* The disk of {folder}/lake is full"
+        )
+        with said, copied_tables(folder / "lake", pinned(), lambda number: True):
+            pass
     assert left(folder) == []
+
+
+def test_a_disk_of_the_lake_that_is_full_is_no_full_disk_of_the_backup(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def full(old: Any, new: Any) -> None:
+        if "copies-" in str(new):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        link(old, new)
+
+    (tmp_path / "backups").mkdir()
+    with EmbeddedFluss(folder, options=BY_HAND) as engine, monkeypatch.context() as patch:
+        patch.setattr(os, "link", full)
+        with pytest.raises(FlussError, match=rf"The disk of {folder}/lake is full") as caught:
+            back_up(engine.engine, tmp_path / "backups" / "b.tar.zst")
+    assert not caught.value.is_retriable
+    assert "backups" not in str(caught.value)
+    assert list((tmp_path / "backups").iterdir()) == []
 
 
 # ---- the lake when its folder is opened

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -21,6 +22,7 @@ from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import FlussError
 from tests.lake.folders import (
+    AT_ONCE,
     BY_HAND,
     IN_A_SECOND,
     assert_elsewhere,
@@ -113,6 +115,36 @@ def test_a_table_of_which_nothing_was_tiered(tmp_path: Path) -> None:
         assert_reads(engine, at(engine, lake_table))
         assert tier(engine) == 2
     assert_elsewhere(new, lake_table)
+
+
+def test_a_table_of_many_partition_keys(tmp_path: Path) -> None:
+    """Each of them is a folder for the files that other writers put into the lake."""
+    keys = [f"k{number}" for number in range(12)]
+    rows = pl.DataFrame({"id": [1, 2], **{key: ["a", "b"] for key in keys}})
+    schema = pa.schema([("id", pa.int64()), *((key, pa.string()) for key in keys)])
+    path, file = fluss.TablePath("fluss", "many"), tmp_path / "b.tar.zst"
+    with EmbeddedFluss(tmp_path / "d", options=BY_HAND) as engine:
+        with engine.connection() as connection:
+            descriptor = fluss.TableDescriptor(
+                fluss.Schema(schema),
+                partition_keys=keys,
+                bucket_count=1,
+                properties={"table.datalake.enabled": "true", **AT_ONCE},
+            )
+            connection.get_admin().create_table(path, descriptor)
+            fluss.write_fluss(rows, path, connection=connection, create_partitions=True)
+        tier(engine)
+        lake = catalog(tmp_path / "d").load_table(("fluss", "many"))
+        lake.append(lake.scan().to_arrow())
+        back_up(engine.engine, file)
+    new = restored(file, tmp_path / "new")
+    deep = list((new / "lake" / "warehouse").rglob("k11=b/__bucket=0/*.parquet"))
+    assert len(deep) == 1
+    with EmbeddedFluss(new, options=BY_HAND) as engine, engine.connection() as connection:
+        name = "fluss.many$lake"
+        found = fluss.scan_fluss(name, connection=connection).select(rows.columns).collect()
+        assert found.sort("id").equals(rows)
+    assert catalog(new).load_table(("fluss", "many")).scan().to_arrow().num_rows == 4
 
 
 @pytest.mark.parametrize("kind", ["log", "partitioned_keys"])

@@ -201,19 +201,37 @@ class CatalogFiles:
                 # is what says that the table was dropped
                 logger.warning("cannot remove what is left of table %s: %s", table_id, error)
                 continue
-            if self.data_folder(table_id).is_symlink():
-                # its process ended meanwhile
+            place = self.data_folder(table_id)
+            if os.path.lexists(place):
+                # its process ended meanwhile, or the disk refused
                 self.remove_place(table_id)
+            if os.path.lexists(place):
+                # the renamed folder is what says that this one is of a dropped table
+                logger.warning("cannot remove %s, which is left of a dropped table", place)
+                continue
             shutil.rmtree(part, ignore_errors=True)
+
+    def remove_partition(self, table_id: int, partition_id: int) -> bool:
+        """Remove the data of a dropped partition; return whether nothing is left of it."""
+        folder = self.data_folder(table_id) / str(partition_id)
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):
+            return True
+        logger.warning(
+            "cannot remove %s, which is left of a dropped partition: it is tried again when the"
+            " folder is opened",
+            folder,
+        )
+        return False
 
     # ---- files that belong to no table
 
     def unknown(self, tables: Collection[int]) -> Iterator[Path]:
         """Iterate over folders of data and files of buckets that belong to none of ``tables``."""
-        for part in self._numbered():
-            if int(part.name) not in tables:
-                yield part
         known = {*tables, *(table_id for table_id, _ in self._dropped())}
+        for part in self._numbered():
+            if int(part.name) not in known:
+                yield part
         for name in names_in(self._catalog):
             match = _BUCKETS_FILE.fullmatch(name)
             if match is not None and int(match[1]) not in known:

@@ -84,12 +84,7 @@ class Scans:
         try:
             return self._answer(request)
         except FlussError as error:
-            self._remove(request.scanner_id)
             return pb.ScanKvResponse(error_code=error.error_code, error_message=error.message)
-        except BaseException:
-            # rows may have been taken for an answer that nobody gets: another try would skip them
-            self._remove(request.scanner_id)
-            raise
 
     def _answer(self, request: pb.ScanKvRequest) -> pb.ScanKvResponse:
         opening, going_on = request.HasField("bucket_scan_req"), request.HasField("scanner_id")
@@ -139,7 +134,13 @@ class Scans:
                     f" {request.call_seq_id}."
                 )
             response.scanner_id = scanner_id
-            response.records = _take(scan, min(request.batch_size_bytes, _MAX_BATCH_BYTES))
+            try:
+                response.records = _take(scan, min(request.batch_size_bytes, _MAX_BATCH_BYTES))
+            except BaseException:
+                # rows may have been taken for an answer that nobody gets: another try would skip
+                # them. A call that was refused took none, and the scan goes on.
+                self._remove(scanner_id)
+                raise
             response.has_more_results = scan.next_value is not None
             scan.calls = request.call_seq_id
             scan.used = time.monotonic()

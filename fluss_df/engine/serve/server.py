@@ -158,11 +158,14 @@ class EngineServer(Closing):
         try:
             local.bind(self.socket_path)
             os.chmod(self.socket_path, 0o600)
+        except OSError as error:
+            local.close()
+            raise NetworkError(f"cannot listen on {self.socket_path}: {error}") from error
+        try:
             listening = None if port is None else socket.create_server((host, port))
         except (OSError, OverflowError) as error:
             local.close()
-            where = self.socket_path if port is None else f"{host}:{port}"
-            raise NetworkError(f"cannot listen on {where}: {error}") from error
+            raise NetworkError(f"cannot listen on {host}:{port}: {error}") from error
         self._accept(local, lambda _: Session(unix_host, unix_port, local=True, secret=secret))
         if listening is None:
             return

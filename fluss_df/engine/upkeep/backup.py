@@ -6,6 +6,7 @@ catalog is read last: it knows every schema that the batches refer to.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
@@ -92,9 +93,13 @@ def back_up(engine: Engine, file: Path) -> int:
 
 
 def _write(engine: Engine, archive: tarfile.TarFile) -> None:
-    # next to the data: RocksDB copies by hard links
-    (engine.folder / COPIES).mkdir(mode=0o700, exist_ok=True)
-    copies = Path(tempfile.mkdtemp(dir=engine.folder / COPIES))
+    try:
+        # next to the data: RocksDB copies by hard links
+        (engine.folder / COPIES).mkdir(mode=0o700, exist_ok=True)
+        copies = Path(tempfile.mkdtemp(dir=engine.folder / COPIES))
+    except OSError as error:
+        # not the disk of the backup
+        raise disk_refused(f"cannot back up {engine.folder}", engine.folder, error) from error
     try:
         with lake_of(engine) as lake:
             _write_all(engine, archive, copies, lake)
@@ -128,10 +133,13 @@ def _write_bucket(
     try:
         table, tablet = engine.bucket(bucket)
         name = str(engine.bucket_folder(bucket).relative_to(engine.folder))
-        if table.has_primary_key:
-            # before the log: rows must not be ahead of it
-            engine.kv_bucket(bucket)[1].checkpoint(copy)
-        with tablet.copy() as log:
+        with contextlib.ExitStack() as copied:
+            # what of the log the rows of the copy lack must not expire before the log is copied
+            with engine.expiring:
+                if table.has_primary_key:
+                    # before the log: rows must not be ahead of it
+                    engine.kv_bucket(bucket)[1].checkpoint(copy)
+                log = copied.enter_context(tablet.copy())
             if table.has_primary_key:
                 for part in names_in(copy):
                     _add_file(archive, f"{name}/kv/{part}", copy / part)

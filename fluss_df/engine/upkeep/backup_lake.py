@@ -24,11 +24,11 @@ from fluss_df.errors import ErrorCode, FlussError
 
 LAKE: Final = "lake"
 _PART: Final = r"[A-Za-z0-9_=%+,@~-][A-Za-z0-9._=%+,@~-]{0,254}"
-#: The names of a backup's files of the lake.
+#: The names of a backup's files of the lake: there is a folder for each partition key of a table.
 MEMBER: Final = (
     rf"{LAKE}/({LAKE_TABLES.replace('.', '[.]')}"
     rf"|checksums/[A-Za-z0-9_-]{{1,200}}/[A-Za-z0-9_-]{{1,200}}"
-    rf"|warehouse(/{_PART}){{2,12}})"
+    rf"|warehouse(/{_PART}){{2,64}})"
 )
 _TABLE: Final = re.compile(r"table-(\d+)\.json")
 
@@ -115,6 +115,6 @@ def lake_of(engine: Engine) -> Iterator[LakeInBackup]:
                 )
             except FlussError as error:
                 raise FlussError(
-                    f"cannot back up {engine.folder}: {error.message}", ErrorCode.STORAGE_EXCEPTION
+                    f"cannot back up {engine.folder}: {error.message}", error.error_code
                 ) from error
         yield LakeInBackup(known, copies)
