@@ -154,18 +154,15 @@ class EngineServer(Closing):
         self.engine.start()
         unix_host, unix_port = local_host(self.socket_path)
         secret = self.engine.lock.secret
-        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        local, where = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), self.socket_path
         try:
             local.bind(self.socket_path)
             os.chmod(self.socket_path, 0o600)
-        except OSError as error:
-            local.close()
-            raise NetworkError(f"cannot listen on {self.socket_path}: {error}") from error
-        try:
+            where = f"{host}:{port}"
             listening = None if port is None else socket.create_server((host, port))
         except (OSError, OverflowError) as error:
             local.close()
-            raise NetworkError(f"cannot listen on {host}:{port}: {error}") from error
+            raise NetworkError(f"cannot listen on {where}: {error}") from error
         self._accept(local, lambda _: Session(unix_host, unix_port, local=True, secret=secret))
         if listening is None:
             return
