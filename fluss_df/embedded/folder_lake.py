@@ -26,6 +26,7 @@ from fluss_df.engine.files.files import read_bytes, write_atomically
 from fluss_df.engine.lake.lake_tables import LAKE_TABLES, LakeTableCopy, PinnedTable
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.hooks import EndStep, ForkStep, after_fork, at_end
+from fluss_df.lake.iceberg.catalog import FILE_IO
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
 
@@ -316,7 +317,7 @@ class FolderLake:
                 self._match(path, old)
                 marker.unlink()
             raise
-        marker.unlink()
+        marker.unlink(missing_ok=True)
 
     def _match(self, path: TablePath, schema: Schema) -> None:
         from pyiceberg.exceptions import CommitFailedException
@@ -377,7 +378,6 @@ class FolderLake:
             with contextlib.suppress(NoSuchTableError):
                 self._drop((path.database_name, path.table_name))
         except Exception as error:
-            # the table is gone already; the next one of its name removes what is left
             logger.warning("the lake table of %s could not be removed: %s", path, error)
         with self._state:
             # it may have been what was wrong
@@ -385,7 +385,7 @@ class FolderLake:
             self._damaged.pop(path, None)
 
     def _drop(self, name: tuple[str, str]) -> None:
-        from fluss_df.embedded.lake_paths import LakePaths
+        from fluss_df.embedded.lake_paths import WAREHOUSE, LakePaths
         from fluss_df.embedded.lake_sums import forget_sums
 
         if not (self._folder / CATALOG_FILE).exists():
@@ -400,10 +400,10 @@ class FolderLake:
             found = None if place is None else LakePaths.of(place, self._folder)
             catalog.drop_table(name)
         forget_sums(self._folder, *name)
-        if found is not None:
-            folder = (self._folder / found[1]).parent.parent
-            if self._folder / "warehouse" in folder.parents:
-                shutil.rmtree(folder, ignore_errors=True)
+        folder = self._folder / WAREHOUSE / name[0] / name[1]
+        # beside metadata at a place of its own others may be
+        if found is not None and (self._folder / found[1]).parent.parent == folder:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         """End the tiering, after the round that it is at."""
@@ -463,7 +463,7 @@ class FolderLake:
             CATALOG,
             uri=f"sqlite:///{self._folder / CATALOG_FILE}",
             warehouse=f"file://{warehouse}",
-            **{"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"},
+            **{"py-io-impl": FILE_IO},
         )
 
 

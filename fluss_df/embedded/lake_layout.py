@@ -20,6 +20,10 @@ _SYSTEM: Final = ("__bucket", "__offset", "__timestamp")
 _OF_LAKE: Final = "iceberg."
 _CODEC: Final = "write.parquet.compression-codec"
 _CODECS: Final = ("zstd", "lz4", "snappy", "gzip", "brotli", "uncompressed")
+#: Properties of Iceberg by which files are written to another place than the table's.
+WRITTEN_TO: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path")
+#: Properties of Iceberg that name classes of Python, which pyiceberg imports and calls.
+RUN_AS_CODE: Final = ("py-io-impl", "write.py-location-provider.impl")
 
 
 def lake_properties(path: TablePath, descriptor: TableDescriptor) -> dict[str, str]:
@@ -29,6 +33,13 @@ def lake_properties(path: TablePath, descriptor: TableDescriptor) -> dict[str, s
         for name, value in descriptor.custom_properties.items()
         if name.startswith(_OF_LAKE)
     }
+    for name in (*WRITTEN_TO, *RUN_AS_CODE):
+        if name in given:
+            raise FlussError(
+                f"table {path}: {_OF_LAKE}{name}={given[name]!r}: the lake of a folder is in the"
+                " folder, and written by fluss_df itself; leave the property out",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
     codec = given.get(_CODEC, _CODECS[0])
     if codec not in _CODECS:
         raise FlussError(

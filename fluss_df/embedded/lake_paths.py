@@ -18,6 +18,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField, StructType
 
+from fluss_df.embedded.lake_layout import RUN_AS_CODE, WRITTEN_TO
 from fluss_df.engine.files.files import DamagedError, read_bytes
 from fluss_df.hooks import Closing
 from fluss_df.lake.iceberg.whole_avro import require_whole
@@ -45,8 +46,6 @@ DELETED_IN: Final = 2147483546
 
 # of the metadata of a table: a backup may be somebody else's, and a bomb
 _MOST_BYTES: Final = 256 << 20
-# where files are written, in place of the table's location
-_WRITTEN_TO: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 
 
 def read_file(path: Path) -> bytes:
@@ -97,9 +96,11 @@ class LakePaths:
             The folder of the lake.
         """
         local = local_path(metadata)
+        wanted = f"/{WAREHOUSE}/"
         at = len(local)
         candidates = []
-        while (at := local.rfind(f"/{WAREHOUSE}/", 0, at)) >= 0:
+        # a database may have this name too: the next one may begin with the slash that ends this
+        while (at := local.rfind(wanted, 0, at - 1 + len(wanted))) >= 0:
             candidates.append((local[:at], local[at + 1 :]))
         for made, below in candidates:
             if (here / below).is_file():
@@ -130,7 +131,10 @@ def _unpacked(data: bytes, below: str) -> bytes:
 def require_inside(metadata: Mapping[str, Any], paths: LakePaths) -> None:
     """Raise where the files of a table would be written to another place than its lake."""
     properties = metadata.get("properties", {})
-    for place in (metadata["location"], *(properties.get(name) for name in _WRITTEN_TO)):
+    for name in RUN_AS_CODE:
+        if name in properties:
+            raise DamagedError(f"its property {name} names a program: {properties[name]}")
+    for place in (metadata["location"], *(properties.get(name) for name in WRITTEN_TO)):
         below = None if place is None else paths.relative(str(place))
         if place is not None and (below is None or not below.startswith(f"{WAREHOUSE}/")):
             raise DamagedError(f"its files would be written to {place}, outside of the lake")
@@ -183,8 +187,8 @@ class AvroRows:
     def read(cls, data: bytes, below: str) -> AvroRows:
         """Read a file; raise where it is not whole."""
         try:
-            require_whole(data)
-            with AvroFile[Record](cast(Any, _Bytes(data))) as file:
+            schema = require_whole(data)
+            with AvroFile[Record](cast(Any, _Bytes(data)), schema) as file:
                 rows = list(file)
                 return cls(file.schema, dict(file.header.meta), rows)
         # pyiceberg has no error of its own for bytes that are not what it wrote

@@ -6,14 +6,16 @@ is kept twice, is part of each backup, and goes with the table.
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.lake.tiering_states import TieringStates
 from fluss_df.engine.tables.tables import Table, now_ms
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.message_parts import partition_of, path_message, path_of, set_error
@@ -34,6 +36,8 @@ class LakeRequests:
         self._engine = engine
         self._states = TieringStates(engine.catalog.all_tables)
         self._epoch: int | None = None
+        # what a table says of its lake is read, changed and written by one request at a time
+        self._changing = threading.Lock()
 
     def handlers(self) -> list[tuple[api.Api[Any, Any], Callable[..., Any]]]:
         """Return what answers each kind of request."""
@@ -127,16 +131,21 @@ class LakeRequests:
             answer = response.prepare_lake_table_resp.add(table_id=asked.table_id)
             try:
                 table = self._table(asked.table_id)
-                offsets: dict[tuple[int | None, int], int] = {}
-                if not request.ignore_previous_table_offsets:
-                    old: _Offsets = table.lake.get("snapshot", {}).get("offsets", [])
-                    offsets = {(p, int(b or 0)): int(o or 0) for p, b, o in old}
-                for entry in asked.bucket_offsets:
-                    offsets[partition_of(entry), entry.bucket_id] = entry.log_end_offset
+                ends = {
+                    (partition_of(entry), entry.bucket_id): entry.log_end_offset
+                    for entry in asked.bucket_offsets
+                }
+                self._sync(table, ends)
                 name = uuid.uuid4().hex
-                prepared = list(table.lake.get("prepared", {}).items())[1 - _MOST_PREPARED :]
-                prepared.append((name, [[p, b, offset] for (p, b), offset in offsets.items()]))
-                self._engine.catalog.set_lake(table, {**table.lake, "prepared": dict(prepared)})
+                with self._changing:
+                    offsets: dict[tuple[int | None, int], int] = {}
+                    if not request.ignore_previous_table_offsets:
+                        old: _Offsets = table.lake.get("snapshot", {}).get("offsets", [])
+                        offsets = {(p, int(b or 0)): int(o or 0) for p, b, o in old}
+                    offsets |= ends
+                    prepared = list(table.lake.get("prepared", {}).items())[1 - _MOST_PREPARED :]
+                    prepared.append((name, [[p, b, offset] for (p, b), offset in offsets.items()]))
+                    self._engine.catalog.set_lake(table, {**table.lake, "prepared": dict(prepared)})
                 # as the paths in remote storage: readers look for the table's id in it
                 answer.lake_table_offsets_path = (
                     f"lake/{table.path.database_name}/{table.path.table_name}-{table.id}"
@@ -146,6 +155,23 @@ class LakeRequests:
                 set_error(answer, error)
         return response
 
+    def _sync(self, table: Table, ends: Mapping[tuple[int | None, int], int]) -> None:
+        """Have the disk hold the rows that the lake is about to have.
+
+        After a loss of power other rows would get the offsets of those that it did not hold, and
+        be left out as if they were in the lake.
+        """
+        for (partition, bucket), end in ends.items():
+            try:
+                _, tablet = self._engine.bucket(TableBucket(table.id, bucket, partition))
+            except FlussError as error:
+                # of a partition that was dropped meanwhile nothing is read again
+                if error.error_code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
+                    raise
+            else:
+                if tablet.synced_offset < end:
+                    tablet.sync()
+
     def _commit(
         self, request: pb.CommitLakeTableSnapshotRequest
     ) -> pb.CommitLakeTableSnapshotResponse:
@@ -153,7 +179,8 @@ class LakeRequests:
         for asked in request.lake_table_snapshot_metadata:
             answer = response.table_resp.add(table_id=asked.table_id)
             try:
-                self._take(asked)
+                with self._changing:
+                    self._take(asked)
             except FlussError as error:
                 set_error(answer, error)
         return response

@@ -16,7 +16,7 @@ import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
-from fluss_df.io.scans.union import _is_named
+from fluss_df.io.scans.union import _is_named, _named
 from fluss_df.lake.options import LakeOptions
 from fluss_df.lake.paimon.partitions import Partitions
 from fluss_df.lake.paimon.storage import TableFiles
@@ -51,6 +51,19 @@ def test_a_name_chooses_its_rows(kind: pa.DataType, values: list[object]) -> Non
     for row, name in enumerate(names):
         chosen = _is_named(exact("p.x"), column, name, frame.schema["p.x"])
         assert frame.filter(chosen)["row"].to_list() == [row]
+
+
+@pytest.mark.parametrize(("kind", "values"), CASES, ids=lambda item: str(item)[:20])
+def test_rows_say_the_names_of_their_partitions(kind: pa.DataType, values: list[object]) -> None:
+    array = pa.array([*values, *reversed(values)], kind)
+    (column,) = Schema(pa.schema([("p.x", kind)])).columns
+    frame = pl.DataFrame(pa.table({"p.x": array}))
+    names = partition_names([array], [column.type]).to_pylist()
+    assert frame.select(_named(column, frame.schema["p.x"])).to_series().to_list() == names
+    for engine in ("in-memory", "streaming"):
+        name = _named(column, frame.schema["p.x"])
+        found = frame.lazy().filter(name == names[0]).collect(engine=engine)
+        assert found.height == 2
 
 
 @pytest.mark.parametrize(("legacy", "folder"), [(None, "20778"), ("false", "2026-11-21")])

@@ -16,6 +16,7 @@ import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.errors import FlussError
+from fluss_df.spark.plan.lake_tasks import LakeFiles, lake_rows
 from tests.lake.tiering.support import LakeTable
 from tests.lake_tables import create_lake_table, dropped_after
 
@@ -179,6 +180,13 @@ def test_a_fragment_of_several_partitions_and_a_lost_one(
     assert sum(file.rows for file in snapshot.files) == 200
     assert [len(group) for group in snapshot.groups(snapshot.files)] == [3]
     assert snapshot.frame(snapshot.files).collect().height == 200
+    paths = tuple({file.path for file in snapshot.files})
+    tasks = LakeFiles(after, paths, ("d1",)), LakeFiles(after, paths, None)
+    chosen, every = (
+        pa.concat_tables(lake_rows(connection, info, task, ["day"], (), None)) for task in tasks
+    )
+    assert set(chosen["day"].to_pylist()) == {"d1"}
+    assert every.num_rows == 200
     # queries are pinned at what the cluster knows
     assert fluss.read_fluss(table.name, connection=connection).height == table.expected().height
     with pytest.raises(FlussError, match="the version 99, which the cluster says"):

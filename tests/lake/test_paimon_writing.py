@@ -27,7 +27,7 @@ from fluss_df.lake.paimon.catalog import open_paimon
 from fluss_df.lake.paimon.manifests import live_entries, read_avro
 from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon.types import FieldType, field_type
-from fluss_df.lake.paimon_writing import upkeep
+from fluss_df.lake.paimon_writing import manifests, upkeep
 from fluss_df.lake.paimon_writing.commit import (
     Base,
     OutcomeUnknownError,
@@ -483,3 +483,43 @@ def test_a_table_with_branches_is_left_as_it_is(tmp_path: Path) -> None:
     kept = upkeep.PaimonUpkeep(lake.options)
     assert kept.expire(0) is None
     assert kept.remove_orphans(0) == 0
+
+
+def test_a_file_that_is_removed_does_not_come_back_when_manifests_are_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path)
+    writer = manifests.ManifestWriter(lake.table, lake.schema)
+
+    def added(first: int) -> dict[str, Any]:
+        (line,) = writer.changed(lake.log(some(first, 1)))
+        return line
+
+    def files(lines: list[dict[str, Any]]) -> list[str]:
+        names, nothing = writer.list_of(lines)[0], writer.list_of([])[0]
+        said = {"baseManifestList": names, "deltaManifestList": nothing}
+        return [entry["_FILE"]["_FILE_NAME"] for _, entry in live_entries(lake.table, said)]
+
+    first = [added(0), added(1)]
+    gone = [
+        entry for line in first for entry in read_avro(lake.table, f"manifest/{line['_FILE_NAME']}")
+    ]
+    (large,) = writer.changed([], gone)
+    lines = [*first, large, *(added(number) for number in range(2, 32))]
+    monkeypatch.setattr(manifests, "_is_small", lambda line: line is not large)
+    joined = writer.merged(lines)
+    assert len(joined) == 3
+    assert joined[1] is large
+    assert files(joined) == files(lines)
+    assert len(files(joined)) == 30
+
+
+def test_a_table_without_columns_of_fluss_is_read(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.commit(lake.log(some(0, 2)))
+    assert not open_paimon(lake.options, 1).has_own_columns
+    columns = [("id", "BIGINT"), ("__bucket", "INT"), ("__offset", "BIGINT")]
+    lake = Lake(tmp_path / "other", columns)
+    rows = pl.DataFrame({"id": [1], "__bucket": [0], "__offset": [0]})
+    lake.commit(lake.log(rows))
+    assert open_paimon(lake.options, 1).has_own_columns

@@ -12,6 +12,7 @@ import pytest
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.scans import union
+from fluss_df.io.scans.planning import ask_bounds
 from tests.lake.tables_by_hand import Folder
 
 OPTIONS = EngineOptions(lake_tiering=False, segment_bytes=2000)
@@ -55,6 +56,32 @@ def test_a_log_that_expires_after_the_lake_was_asked(
         found = folder.scan("t").collect()
         assert sorted(found["id"]) == list(range(written))
         assert (written, asked) == ((4500, 3) if before else (3000, 3))
+
+
+def test_keys_whose_changes_expired_before_the_lake_had_them_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        EmbeddedFluss(tmp_path / "folder", options=OPTIONS) as engine,
+        engine.connection() as connection,
+    ):
+        folder = Folder(connection)
+        folder.create("t", {"id": pa.int64()}, ["id"])
+        folder.write("t", pl.DataFrame({"id": [1, 2]}))
+        folder.tier("t")
+        # as of a partition that was written while the lake of its table was switched off
+        monkeypatch.setattr(union.PinnedLake, "offset", lambda *_: None)
+        assert folder.scan("t").collect().height == 2
+        real = ask_bounds
+
+        def expired(*given: Any) -> Any:
+            first, *others = real(*given)
+            return dict.fromkeys(first, 1), *others
+
+        monkeypatch.setattr(union, "ask_bounds", expired)
+        with pytest.raises(FlussError, match="before the offset 1 have expired") as refused:
+            folder.scan("t").collect()
+        assert refused.value.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
 
 
 def test_rows_that_are_in_neither_half_are_told(

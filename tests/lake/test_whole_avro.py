@@ -19,6 +19,7 @@ from pyiceberg.io import InputFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.typedef import Record
+from pyiceberg.utils.singleton import Singleton
 
 from fluss_df.embedded.lake_paths import AvroRows
 from fluss_df.lake.iceberg.checked_files import entries_of, manifests_of
@@ -164,6 +165,15 @@ def test_decimals_are_those_of_partitions() -> None:
     ):
         with pytest.raises(ValueError, match="it has a decimal, value, where"):
             require_whole(records(fields, b"\0" * 4))
+
+
+def test_what_pyiceberg_makes_of_a_schema_is_made_once() -> None:
+    data = whole_files()[0]
+    schema = require_whole(data)
+    kept = len(Singleton._instances)
+    assert require_whole(bytes(data)) is schema
+    assert len(AvroRows.read(data, "a file").rows) == len(AvroRows.read(data, "a file").rows) > 0
+    assert len(Singleton._instances) == kept
 
 
 def test_files_are_looked_at_before_they_are_read(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -16,7 +17,14 @@ import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from fluss_df.io.scans import union
 from fluss_df.lake.tiering import TieringService
+from fluss_df.spark.plan import planning
+from fluss_df.spark.plan.lake_tasks import lake_and_rows
+from fluss_df.spark.plan.options import ReadOptions
+from fluss_df.spark.plan.planning import ReadTask, TableScan
+from fluss_df.spark.read.reading import read_task
+from tests.lake.tables_by_hand import Folder as ByHand
 from tests.lake_tables import create_lake_table, dropped_after
 
 LAKE = {"table.datalake.enabled": "true", "table.datalake.freshness": "1s"}
@@ -151,3 +159,73 @@ def self_tiered(connection: fluss.FlussConnection, path: fluss.TablePath, change
                 return
         time.sleep(0.3)
     pytest.fail(f"{path} was not tiered in two minutes")
+
+
+def read_all(
+    options: ReadOptions, scan: TableScan, tasks: list[ReadTask] | None = None
+) -> list[int]:
+    """Return the ids that tasks read."""
+    there = scan.tasks() if tasks is None else tasks
+    batches = [batch for task in there for batch in read_task(options, scan.schema, task)]
+    return sorted(pa.Table.from_batches(batches)["id"].to_pylist())
+
+
+def test_rows_that_are_tiered_and_expire_while_spark_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = EngineOptions(lake_tiering=False, segment_bytes=2000)
+    with (
+        EmbeddedFluss(tmp_path, port=0, options=given) as engine,
+        engine.connection() as connection,
+    ):
+        folder = ByHand(connection)
+        folder.create("t", {"id": pa.int64()}, properties={"table.log.ttl": "1ms"})
+        for first in range(0, 1500, 300):
+            folder.write("t", pl.DataFrame({"id": range(first, first + 300)}))
+        pin = union.pin_lake
+        asked = 0
+
+        def and_meanwhile(*arguments: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            found = pin(*arguments)
+            if asked == 1:
+                assert found is None
+                folder.tier("t")
+                assert engine.engine.expire()
+            return found
+
+        monkeypatch.setattr(union, "pin_lake", and_meanwhile)
+        options = ReadOptions.parse({"path": "t", "bootstrap.servers": engine.address})
+        scan = TableScan(options)
+        tasks = scan.tasks()
+        assert any(task.lake is not None for task in tasks)
+        assert read_all(options, scan, tasks) == list(range(1500))
+
+
+def test_a_partition_that_is_dropped_while_spark_plans_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = EngineOptions(lake_tiering=False)
+    with (
+        EmbeddedFluss(tmp_path, port=0, options=given) as engine,
+        engine.connection() as connection,
+    ):
+        folder = ByHand(connection)
+        columns = {"id": pa.int64(), "day": pa.string()}
+        folder.create("t", columns, ["id", "day"], parts=["day"])
+        two = pl.DataFrame({"id": [1, 2], "day": ["mon", "tue"]})
+        folder.write("t", two, create_partitions=True)
+        folder.tier("t")
+        rows_of = lake_and_rows
+
+        def and_dropped(*arguments: Any) -> Any:
+            found = rows_of(*arguments)
+            connection.get_admin().drop_partition(fluss.TablePath("fluss", "t"), {"day": "mon"})
+            return found
+
+        monkeypatch.setattr(planning, "lake_and_rows", and_dropped)
+        options = ReadOptions.parse({"path": "t", "bootstrap.servers": engine.address})
+        scan = TableScan(options)
+        with pytest.raises(fluss.FlussError, match=r"partition of table fluss\.t .* was dropped"):
+            read_all(options, scan)

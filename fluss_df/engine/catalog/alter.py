@@ -114,8 +114,14 @@ def _with_properties(old: TableDescriptor, request: pb.AlterTableRequest) -> Tab
             custom.pop(change.config_key, None)
     if properties == old.properties and custom == old.custom_properties:
         return None
+    enabled = options.DATALAKE_ENABLED
+    if enabled in old.properties and enabled not in properties:
+        raise _invalid(
+            f"The option '{enabled}' cannot be removed: rows that expired from the log are in the"
+            " lake alone."
+        )
     for key in properties.keys() & {change.config_key for change in request.config_changes}:
-        if key == options.DATALAKE_ENABLED:
+        if key == enabled:
             raise _invalid(
                 f"The option '{key}' cannot be altered for tables that were created before the"
                 " Fluss cluster enabled datalake."

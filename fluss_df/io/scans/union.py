@@ -40,7 +40,7 @@ from fluss_df.metadata import (
 from fluss_df.polars_adapter.lake_files import first_unreadable, is_of_parquet, retyped
 from fluss_df.pushdown.plan import LakePlan, ScanPlan, Split
 from fluss_df.pushdown.prune import Conjunct
-from fluss_df.record.keys.partition_names import partition_scalars
+from fluss_df.record.keys.partition_names import partition_scalars, value_texts
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column
 
@@ -259,6 +259,13 @@ def log_half(source: ScanSource, info: TableInfo, lake: PinnedLake) -> ScanSourc
             key = bucket.of(info.table_id)
             tiered = lake.offset(key)
             start = first[bucket] if tiered is None else tiered
+            if tiered is None and start and info.has_primary_key():
+                raise FlussError(
+                    f"table {info.table_path}, bucket {bucket}: the lake has none of its rows yet,"
+                    f" and its changes before the offset {start} have expired; try again after the"
+                    " next round of tiering; lake=False reads what Fluss itself has",
+                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+                )
             if tiered is not None and not first[bucket] <= tiered <= last[bucket]:
                 raise FlussError(
                     f"table {info.table_path}, bucket {bucket}: the lake snapshot"
@@ -421,6 +428,21 @@ def _column(
             return pl.lit(None, dtype=wanted).alias(name)
         return retyped(exact(name), there[name], wanted)
     if name == PARTITION_COLUMN:
-        keys = [exact(key).cast(pl.String) for key in info.get_partition_keys()]
-        return pl.concat_str(keys, separator="$").alias(name)
+        keys = set(info.get_partition_keys())
+        texts = [_named(c, there[c.name]) for c in info.schema.columns if c.name in keys]
+        return pl.concat_str(texts, separator="$").alias(name)
     return exact(_ADDED[name]).cast(wanted).alias(name)
+
+
+def _named(column: Column, kind: pl.DataType) -> pl.Expr:
+    """Return the texts of a partition column's values in the names of their partitions."""
+    values = exact(column.name)
+    if kind == pl.String or kind == pl.Boolean or kind == pl.Date or kind.is_integer():
+        return values.cast(pl.String)
+
+    def texts(series: pl.Series) -> pl.Series:
+        each = series.to_arrow().dictionary_encode()
+        names = pa.array(value_texts(each.dictionary, column.type), pa.string())
+        return pl.Series(series.name, names.take(each.indices))
+
+    return values.map_batches(texts, return_dtype=pl.String, is_elementwise=True)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # the name under which Fluss keeps its tables in a catalog that several share
 CATALOG_NAME: Final = "fluss-iceberg-catalog"
+# what reads and writes files, unless options say otherwise
+FILE_IO: Final = "fluss_df.lake.iceberg.file_io.SyncedFileIO"
 # how long a query waits while another program writes into a catalog of SQLite: on a busy disk that
 # takes more than the 5 seconds that SQLite's driver gives it
 _SQLITE_WAIT_S: Final = 60
@@ -50,7 +52,11 @@ def open_lake_table(options: LakeOptions) -> Table:
     try:
         if options.properties.get("type", "").lower() == "hadoop":
             return _in_folders(options)
-        return _catalog(options).load_table(place)
+        catalog = _catalog(options)
+        table = catalog.load_table(place)
+        # who keeps the table needs no connection; a commit opens one again
+        catalog.close()
+        return table
     except pyiceberg.exceptions.NoSuchTableError as error:
         raise FlussError(
             f"table {options.path} is not in its Iceberg catalog ({options!r}):"
@@ -105,7 +111,7 @@ def _catalog(options: LakeOptions) -> Catalog:
 def _for_python(properties: Any) -> dict[str, str]:
     """Return options of Java's Iceberg as pyiceberg calls them."""
     made = dict(properties)
-    made.setdefault("py-io-impl", "pyiceberg.io.pyarrow.PyArrowFileIO")
+    made.setdefault("py-io-impl", FILE_IO)
     for java, python in (("s3.path-style-access", "s3.force-virtual-addressing"),):
         if java in made:
             made[python] = "false" if made.pop(java).lower() == "true" else "true"

@@ -23,6 +23,7 @@ from pyiceberg.avro.codecs.deflate import DeflateCodec
 from pyiceberg.avro.codecs.zstandard_codec import ZStandardCodec
 from pyiceberg.avro.file import AvroFileHeader
 from pyiceberg.avro.resolver import construct_reader
+from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, ListType, MapType, NestedField, StructType
 
 from fluss_df.record.layout.unaligned import read_varint
@@ -30,6 +31,7 @@ from fluss_df.record.layout.unaligned import read_varint
 # of all blocks unpacked: a file may be somebody else's, and a bomb
 _MOST_BYTES: Final = 256 << 20
 _MAGIC: Final = b"Obj\x01"
+_SCHEMA: Final = "avro.schema"
 _SYNC_BYTES: Final = 16
 _RAW_DEFLATE: Final = -15
 # ids of fields by Iceberg's specification: what a manifest says of a file, and its partition there
@@ -40,13 +42,14 @@ _PARTITION: Final = 102
 _End = Callable[[bytes, int], int]
 
 
-def require_whole(data: bytes) -> None:
-    """Raise ValueError, which says why, where the parts of an Avro file do not add up.
+def require_whole(data: bytes) -> Schema:
+    """Return the schema of an Avro file; raise ValueError where its parts do not add up.
 
-    Also where its blocks have more than 256 MiB together when they are unpacked.
+    Also where its blocks have more than 256 MiB together when they are unpacked. Files with the
+    same schema give the same object: pyiceberg keeps what it makes of a schema for good.
     """
     try:
-        _walk(data)
+        return _walk(data)
     except ValueError:
         raise
     except IndexError as error:
@@ -56,17 +59,23 @@ def require_whole(data: bytes) -> None:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
-def _walk(data: bytes) -> None:
-    header, at = _header(data)
-    codec = header.compression_codec()
-    schema = header.get_schema()
+@functools.lru_cache(maxsize=64)
+def _known(text: str) -> tuple[Schema, _End]:
+    """Return the schema that a file has as text, and where its records end."""
+    schema = AvroFileHeader(_MAGIC, {_SCHEMA: text}, b"").get_schema()
     for field in schema.fields:
         parts: tuple[NestedField, ...] = (field,)
         if field.field_id == _DATA_FILE and isinstance(field.field_type, StructType):
             parts = tuple(f for f in field.field_type.fields if f.field_id != _PARTITION)
         for part in parts:
             _require_no_decimal(part)
-    end_of = _end_of(construct_reader(schema))
+    return schema, _end_of(construct_reader(schema))
+
+
+def _walk(data: bytes) -> Schema:
+    header, at = _header(data)
+    codec = header.compression_codec()
+    schema, end_of = _known(header.meta[_SCHEMA])
     left = _MOST_BYTES
     while at < len(data):
         records, at = _long(data, at)
@@ -90,6 +99,7 @@ def _walk(data: bytes) -> None:
             place = end_of(block, place)
         if place != len(block):
             raise ValueError("a block has other bytes than those of its records")
+    return schema
 
 
 def _header(data: bytes) -> tuple[AvroFileHeader, int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
 from fluss_df.lake.iceberg.files import ancestors
 from fluss_df.lake.iceberg_upkeep.files import delete_files, may_delete, snapshot_paths
@@ -110,13 +110,23 @@ def expire_snapshots(table: Table, age_s: float, now_ms: float | None = None) ->
     paths = snapshot_paths(table, (one for one in snapshots if one.snapshot_id in gone))
     paths -= snapshot_paths(table, (one for one in snapshots if one.snapshot_id not in gone))
     unchanged = {"ref": _BRANCH, "snapshot-id": table.metadata.current_snapshot_id}
+    if table.catalog.load_table(table.name()).metadata.refs != table.metadata.refs:
+        # a tag may name one that goes: catalogs would remove the tag too
+        return _later(table)
     try:
         table._do_commit(
             updates=(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(gone)}),),
             # a snapshot that was made meanwhile may have files of one that goes
-            requirements=(AssertRefSnapshotId.model_validate(unchanged),),
+            requirements=(
+                AssertRefSnapshotId.model_validate(unchanged),
+                AssertTableUUID.model_validate({"uuid": table.metadata.table_uuid}),
+            ),
         )
     except CommitFailedException:
-        logger.info("table %s: snapshots are expired later", ".".join(table.name()))
-        return Expired()
+        return _later(table)
     return Expired(len(gone), delete_files(table, paths))
+
+
+def _later(table: Table) -> Expired:
+    logger.info("table %s: snapshots are expired later", ".".join(table.name()))
+    return Expired()

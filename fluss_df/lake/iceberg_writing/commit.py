@@ -14,6 +14,7 @@ from pyiceberg.manifest import (
     ManifestFile,
 )
 from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import AssertTableUUID
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 
 from fluss_df.lake.iceberg.checked_files import entries_of, manifests_of
@@ -45,6 +46,8 @@ class _Replace(_SnapshotProducer["_Replace"]):
             if self.removed and manifest.content == _DATA
             else (manifest, [])
             for manifest in manifests_of(snapshot, self._io)
+            # those that say only what went are of the snapshot that they were made with
+            if manifest.has_added_files() or manifest.has_existing_files()
         ]
 
     def _existing_manifests(self) -> list[ManifestFile]:
@@ -146,5 +149,7 @@ def commit_snapshot(
             f"lake table {'.'.join(table.name())}: the manifests of its next snapshot cannot be"
             f" written: {error}; nothing was committed"
         ) from error
-    table._do_commit(updates=updates, requirements=requirements)
+    # a first snapshot would be taken by another table that got this one's name meanwhile
+    same_table = AssertTableUUID.model_validate({"uuid": table.metadata.table_uuid})
+    table._do_commit(updates=updates, requirements=(*requirements, same_table))
     return producer.snapshot_id

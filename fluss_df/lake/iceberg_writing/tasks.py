@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from fluss_df.client.context import ClientContext
 from fluss_df.errors import FlussError
+from fluss_df.lake.iceberg.frames import columns
 from fluss_df.lake.iceberg_writing.files import LakeFiles
 from fluss_df.lake.iceberg_writing.keyed import last_changes, replace_rows
 from fluss_df.lake.iceberg_writing.live_rows import PartitionFiles, files_by_partition
@@ -137,6 +138,8 @@ class IcebergTaskWriter:
             current = self._reader.current_rows(split, result, ends=not existing.data)
             schema, bucket = self._lake.arrow_schema, split.bucket.bucket_id
             rows = (to_lake(table, schema, bucket, self._path) for table in current)
+            if existing.data:
+                rows = (_rows_of(self._lake, keys, touched, table) for table in rows)
         else:
             changes = list(self._reader.log(split, CHANGELOG_COLUMNS, result))
             lake = self._lake
@@ -189,6 +192,15 @@ def _as_lake_keys(lake: LakeFiles, keys: Sequence[str], rows: pa.Table) -> pl.Da
     schema = pa.schema([lake.arrow_schema.field(key) for key in keys])
     columns = [lake_cast(rows.column(field.name), field.type) for field in schema]
     return pl.DataFrame(pl.from_arrow(pa.Table.from_arrays(columns, schema=schema)))
+
+
+def _rows_of(
+    lake: LakeFiles, keys: Sequence[str], touched: pl.DataFrame, rows: pa.Table
+) -> pa.Table:
+    """Return the rows of some keys: others came after the keys were read, as the next round's."""
+    there = _as_lake_keys(lake, keys, rows).with_row_index("__row")
+    kept = there.join(touched, on=columns(keys), how="semi", maintain_order="left")
+    return rows.take(kept["__row"].to_arrow())
 
 
 def _empty_keys(lake: LakeFiles, keys: Sequence[str]) -> pl.DataFrame:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import polars as pl
 import polars.selectors as cs
 
+from fluss_df.lake.options import BUCKET
 from fluss_df.lake.paimon.binary_rows import BYTES, TEXTS, value_at
 from fluss_df.lake.paimon.deletion_vectors import deleted_positions
 from fluss_df.lake.paimon.manifests import PaimonFile, Snapshot, schema_of
@@ -55,7 +56,15 @@ class PaimonSnapshot(LakeSnapshotFiles[PaimonFile]):
             self._merged = False
         self._schemas = functools.lru_cache(maxsize=None)(self._schema_of)
         deletes = len({vector.file for vector in self._vectors.values()})
-        super().__init__(table.path, files, deletes, offsets=snapshot.offsets)
+        names = {field.name for field in snapshot.schema.fields}
+        super().__init__(
+            table.path,
+            files,
+            deletes,
+            offsets=snapshot.offsets,
+            # newer clusters make tables without
+            has_own_columns=BUCKET in names,
+        )
         self._groups = self._sections() if self._merged else [(file,) for file in self.files]
         self._group_of = {f.path: number for number, g in enumerate(self._groups) for f in g}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -144,15 +145,24 @@ class ManifestWriter:
         return [self._manifest(entries)] if entries else []
 
     def merged(self, lines: Sequence[Entry]) -> list[Entry]:
-        """Return the lines of a list, those of many small manifests as one.
+        """Return the lines of a list, many small manifests that follow each other as one.
 
-        A file that one of them adds and another removes is in none then.
+        A file that one of them adds and another removes is in none then. The order of the others
+        stays: a file that is removed must not be added behind that.
         """
-        small = [line for line in lines if line["_FILE_SIZE"] < _SMALL_BYTES]
-        if len(small) < _MERGED:
+        runs = [(small, list(run)) for small, run in itertools.groupby(lines, _is_small)]
+        if sum(len(run) for small, run in runs if small) < _MERGED:
             return list(lines)
+        return [
+            line
+            for small, run in runs
+            for line in (self._joined(run) if small and len(run) > 1 else run)
+        ]
+
+    def _joined(self, lines: Sequence[Entry]) -> list[Entry]:
+        """Write one manifest of several, where any of their files is left."""
         found: dict[tuple[Any, ...], Entry] = {}
-        for line in small:
+        for line in lines:
             for entry in read_avro(self.table, f"manifest/{line['_FILE_NAME']}"):
                 file = entry["_FILE"]
                 key = (
@@ -165,9 +175,7 @@ class ManifestWriter:
                     del found[key]
                 else:
                     found[key] = entry
-        names = {line["_FILE_NAME"] for line in small}
-        rest = [line for line in lines if line["_FILE_NAME"] not in names]
-        return [*rest, self._manifest(list(found.values()))] if found else rest
+        return [self._manifest(list(found.values()))] if found else []
 
     def list_of(self, lines: Sequence[Entry]) -> tuple[str, int]:
         """Write a list of manifests; return its name and its size."""
@@ -217,3 +225,7 @@ class ManifestWriter:
         with path.open("xb") as stream:
             stream.write(buffer.getvalue())
         return len(buffer.getvalue())
+
+
+def _is_small(line: Entry) -> bool:
+    return bool(line["_FILE_SIZE"] < _SMALL_BYTES)

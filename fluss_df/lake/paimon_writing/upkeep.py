@@ -58,11 +58,14 @@ class PaimonUpkeep:
         # a file that a snapshot does not have any more is in no later one
         having = [stays[0], *stays[len(kept) :]]
         names = {name for said in having for name in self._rows(said)}
-        files = [path for said in gone for name, path in self._rows(said).items()
-                 if name not in names]  # fmt: skip
-        files += [path for said in gone for path in self._changes(said)]
         needed = {path for said in stays for path in self._manifests(said)}
-        files += [path for said in gone for path in self._manifests(said) if path not in needed]
+        # most are of many snapshots
+        files: dict[str, None] = {}
+        for said in gone:
+            rows = self._rows(said).items()
+            files |= dict.fromkeys(path for name, path in rows if name not in names)
+            files |= dict.fromkeys(self._changes(said))
+            files |= dict.fromkeys(p for p in self._manifests(said) if p not in needed)
         hint(self._table, "EARLIEST", kept[0])
         for number in old:
             Path(self._table.at(f"snapshot/snapshot-{number}")).unlink(missing_ok=True)
@@ -91,9 +94,9 @@ class PaimonUpkeep:
 
     def _is_kept(self) -> bool:
         options = newest_schema(self._table).lake.options
-        return Path(self._table.at("branch")).exists() or any(
-            option.startswith(_CHANGELOG_STAYS) for option in options
-        )
+        # a job may have given the options of changelogs for itself alone
+        has = any(Path(self._table.at(folder)).exists() for folder in ("branch", "changelog"))
+        return has or any(option.startswith(_CHANGELOG_STAYS) for option in options)
 
     def _old(self, numbers: list[int], age_s: float) -> list[int]:
         """Return the first of some snapshots: those that go."""

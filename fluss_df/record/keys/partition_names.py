@@ -179,7 +179,7 @@ def _group(
             )
         encoded = array.dictionary_encode()
         codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        values = _texts(encoded.dictionary, t)
+        values = value_texts(encoded.dictionary, t)
         for code, value in enumerate(values):
             why = None if any_text else invalid_value(value)
             if why is not None:
@@ -230,8 +230,8 @@ def invalid_value(text: str) -> str | None:
     return None
 
 
-def _texts(values: pa.Array, t: DataType) -> list[str]:
-    """Return the text of each value; called with distinct values."""
+def value_texts(values: pa.Array, t: DataType) -> list[str]:
+    """Return the text of each value in the names of partitions; called with distinct values."""
     root = t.root
     if root in (_R.CHAR, _R.STRING):
         return list(values.to_pylist())

@@ -12,18 +12,19 @@ import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
-from fluss_df.io.scans.planning import frame_schema, partitions_of
+from fluss_df.io.scans.known import KnownTable, Moment
+from fluss_df.io.scans.planning import frame_schema
 from fluss_df.io.scans.union import (
     PinnedLake,
     choices_there,
+    halves_of,
     lake_half,
     lake_partition_of,
-    log_half,
     opened_lake,
     pin_lake,
     wanted_files,
 )
-from fluss_df.io.source import ScanSource, choose_partitions
+from fluss_df.io.source import Halves, PartitionChoice, ScanSource, choose_partitions
 from fluss_df.lake.snapshot import DataFile
 from fluss_df.metadata import LakeSnapshot, PartitionInfo
 from fluss_df.polars_adapter.plans import batches_of
@@ -44,33 +45,44 @@ class LakeFiles:
         The snapshot.
     paths
         Its files with rows.
+    partitions
+        Those whose rows are wanted, of files with rows of several; None for all.
     """
 
     snapshot_id: int
     paths: tuple[str, ...]
+    partitions: tuple[PartitionChoice, ...] | None
 
 
 def lake_and_log(
     info: TableInfo, source: ScanSource, conditions: Sequence[Conjunct]
 ) -> tuple[ScanSource, list[LakeFiles]]:
     """Return the scan of what is only in the log of a log table, and the files of the lake."""
-    lake = pin_lake(source, info)
-    if lake is None:
-        return source, []
-    return log_half(source, info, lake), _tasks(info, source, lake, conditions, set())
+    both = dataclasses.replace(source, halves=Halves.BOTH)
+    log, lake, _ = halves_of(both, KnownTable(info, Moment()))
+    return log, [] if lake is None else _tasks(info, source, lake, conditions, set())
 
 
 def lake_and_rows(
-    info: TableInfo, source: ScanSource, conditions: Sequence[Conjunct]
+    info: TableInfo,
+    source: ScanSource,
+    there: Sequence[PartitionInfo],
+    conditions: Sequence[Conjunct],
 ) -> tuple[ScanSource, list[LakeFiles]]:
     """Return the scan of what Fluss has of a primary-key table, and the files of the lake.
 
     Those of partitions that only the lake has: of others Fluss itself has all current rows.
+
+    Parameters
+    ----------
+    info, source, conditions
+        The table, and the scan.
+    there
+        The partitions that Fluss has, asked for before: of these no file is read.
     """
     lake = pin_lake(source, info) if info.is_partitioned() else None
     if lake is None:
         return source, []
-    there = partitions_of(source, info)
     names = {partition.partition_name for partition in there}
     files = _tasks(info, source, lake, conditions, names)
     return dataclasses.replace(source, partitions=choices_there(info, source, there, lake)), files
@@ -89,7 +101,8 @@ def _tasks(
         chosen = _chosen(info, source, of.values())
         files = [f for f in files if of[id(f)].partition_name in chosen - without]
     return [
-        LakeFiles(lake.snapshot.snapshot_id, paths) for paths in _paths(lake.files.groups(files))
+        LakeFiles(lake.snapshot.snapshot_id, paths, source.partitions)
+        for paths in _paths(lake.files.groups(files))
     ]
 
 
@@ -142,6 +155,7 @@ def lake_rows(
         tuple(metadata_columns),
         schema,
         buckets=None if buckets is None else tuple(buckets),
+        partitions=files.partitions,
     )
     frame, _ = lake_half(source, info, lake, snapshot.at(set(files.paths)))
     for batch in batches_of(frame):

@@ -14,7 +14,8 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.scans.offsets import from_log_start, offsets_of
-from fluss_df.io.scans.planning import chosen_buckets, plan_scan
+from fluss_df.io.scans.planning import chosen_buckets, partitions_of, plan_scan
+from fluss_df.io.scans.union import tiered_meanwhile
 from fluss_df.io.source import (
     BucketBounds,
     OffsetChoice,
@@ -204,10 +205,11 @@ class TableScan:
         conditions = PredicateConjunct.of(predicate)
         lake: list[LakeFiles] = []
         if self.mode == "snapshot":
+            there = partitions_of(source, self.info)
             if self._reads_lake:
-                source, lake = lake_and_rows(self.info, source, conditions)
+                source, lake = lake_and_rows(self.info, source, there, conditions)
             nothing = source.partitions == () and lake
-            splits = [] if nothing else self._snapshot_splits(source, conditions)
+            splits = [] if nothing else self._snapshot_splits(source, there, conditions)
             keys = self._keys(source, conditions)
             if keys is not None and not lake:
                 (task,) = self._grouped(source, predicate, [()])
@@ -218,6 +220,8 @@ class TableScan:
             if self._reads_lake and self.mode == "log":
                 log, lake = lake_and_log(self.info, source, conditions)
             _, plan = plan_scan(log, conditions=conditions)
+            if self._reads_lake and self.mode == "log" and tiered_meanwhile(log, self.info, plan):
+                return self.tasks(pushed)
             tasks = self.log_tasks(source, predicate, plan.splits)
             if not self._reads_lake:
                 # what expires of the log of a lake table is in the lake, and not left out
@@ -279,15 +283,14 @@ class TableScan:
             return None
         return selected_keys(self.info, conditions)
 
-    def _snapshot_splits(self, source: ScanSource, conditions: Sequence[Conjunct]) -> list[Split]:
+    def _snapshot_splits(
+        self, source: ScanSource, there: Sequence[PartitionInfo], conditions: Sequence[Conjunct]
+    ) -> list[Split]:
         if self.options.start is not None or self.options.stop is not None:
             raise invalid(
                 f"starting.offsets and ending.offsets are for logs: table {self.path} is read as it"
                 " is now; option 'changelog.mode' with 'changelog' reads its changes"
             )
-        there: list[PartitionInfo] = []
-        if self.info.is_partitioned():
-            there = self.connection.get_admin().list_partition_infos(self.path)
         buckets: Sequence[Bucket] = chosen_buckets(self.info, source, there)
         buckets = prune(self.info, buckets, conditions, source.metadata_columns).buckets
         ends = offsets_of(self.connection, self.info, buckets, OffsetSpec.latest())

@@ -130,6 +130,27 @@ def test_files_go_that_only_expired_snapshots_have(lake: Table) -> None:
     assert expire_snapshots(lake, 0, time.time() * 1000 + _HOUR_MS).snapshots == 0
 
 
+def test_a_tag_that_is_made_meanwhile_keeps_its_snapshot(
+    lake: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = committed(lake, ["a", "b", "c", "d"])
+    other = lake.catalog.load_table("db.t")
+    real = files.snapshot_paths
+
+    def slow(*arguments: Any) -> set[str]:
+        if "kept" not in other.refs():
+            with other.manage_snapshots() as manage:
+                manage.create_tag(ids[0], "kept")
+        return real(*arguments)
+
+    monkeypatch.setattr(expiry, "snapshot_paths", slow)
+    assert expire_snapshots(lake, 0, time.time() * 1000 + _HOUR_MS).snapshots == 0
+    lake.refresh()
+    assert lake.refs()["kept"].snapshot_id == ids[0]
+    assert lake.scan(snapshot_id=ids[0]).to_arrow().num_rows == 1
+    assert expire_snapshots(lake, 0, time.time() * 1000 + _HOUR_MS).snapshots == 1
+
+
 def test_a_commit_meanwhile_has_nothing_expired(
     lake: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
