@@ -15,26 +15,11 @@ from ibis.backends.polars.rewrites import PandasJoin
 from ibis.util import gen_name
 
 from fluss_df.backend.compiler.patterns import like_parts, regex_of
-from fluss_df.backend.compiler.subqueries import attach
 from fluss_df.backend.key_lookups import JoinSide, common_type, joined_sides, keyed_leaf
 from fluss_df.backend.translation import PolarsType, rule, translate
-from fluss_df.io.base.names import all_exact, exact
+from fluss_df.io.base.names import all_exact
 
 _MONTHS = {"Y": 12, "Q": 3, "M": 1}
-
-
-@rule(ops.Sort)
-def sort(op: ops.Sort, **kw: Any) -> pl.LazyFrame:
-    """Sort, and keep the order of rows whose keys are equal: a sort may follow a sort."""
-    frame: pl.LazyFrame = translate(op.parent, **kw)
-    if not op.keys:
-        return frame
-    return frame.sort(
-        [translate(key.arg, **kw) for key in op.keys],
-        descending=[key.descending for key in op.keys],
-        nulls_last=[not key.nulls_first for key in op.keys],
-        maintain_order=True,
-    )
 
 
 @rule(PandasJoin)
@@ -286,35 +271,6 @@ def array_flatten(op: ops.ArrayFlatten, **kw: Any) -> pl.Expr:
     empty = pl.lit([], dtype=PolarsType.from_ibis(op.dtype))
     flat = pl.when(value.list.len() == 0).then(empty).otherwise(value.list.eval(inner))
     return pl.when(value.is_not_null()).then(flat)
-
-
-@rule(ops.Project)
-def project(op: ops.Project, **kw: Any) -> pl.LazyFrame:
-    """Compute columns; lists that are unnested give a row for each value, none for none."""
-    frame: pl.LazyFrame = translate(op.parent, **kw)
-    # the columns of subqueries go with what is not selected
-    frame, kw, _ = attach(frame, op.parent, list(op.values.values()), kw)
-    selected, constant, unnested = [], [], []
-    for name, value in op.values.items():
-        if isinstance(value, ops.Unnest):
-            selected.append(translate(value.arg, **kw).alias(name))
-            unnested.append(name)
-        elif isinstance(value, ops.Value):
-            made = translate(value, **kw).alias(name)
-            if value.shape.is_scalar():
-                # beside no other column a constant would be one row, and so would one of a function
-                of_function = value.find(ops.RegexSplit, filter=ops.Value)
-                constant.append(made.first() if of_function else made)
-                made = exact(name)
-            selected.append(made)
-        else:
-            raise com.TranslationError(f"a column cannot be a {type(value).__name__}")
-    if constant:
-        frame = frame.with_columns(constant)
-    frame = frame.select(selected)
-    if unnested:
-        frame = frame.explode(unnested, empty_as_null=False, keep_nulls=False)
-    return frame
 
 
 def _set_operation(op: ops.Set, kw: dict[str, Any], how: str) -> pl.LazyFrame:
