@@ -16,6 +16,7 @@ import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import polars as pl
 
+from fluss_df.backend.compiler.digits import computed_type
 from fluss_df.backend.translation import PolarsType, rule, translate
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact, exact, exact_fields
@@ -147,7 +148,7 @@ def filled_in(frame: pl.LazyFrame, op: ops.FillNull, kw: dict[str, Any]) -> pl.L
         if value is None:
             continue
         fill = translate(value, **kw) if isinstance(value, ops.Node) else pl.lit(value)
-        fill = fill.cast(PolarsType.from_ibis(kind))
+        fill = fill.cast(computed_type(ops.Field(op.parent, name)))
         _require_exact(name, kind, value, fill)
         column = exact(name)
         if isinstance(kind, dt.Floating):

@@ -88,6 +88,11 @@ def day_of_week(op: ops.DayOfWeekIndex, **kw: Any) -> pl.Expr:
     return day.cast(PolarsType.from_ibis(op.dtype))
 
 
+def _nulls(value: pl.Expr, kind: type[pl.DataType]) -> pl.Expr:
+    """Return as many nulls as there are values: a literal would be one row beside no column."""
+    return pl.when(value.is_null()).then(pl.lit(None, kind))
+
+
 @rule(ops.StringSQLLike, ops.StringSQLILike)
 def like(op: ops.StringSQLLike, **kw: Any) -> pl.Expr:
     """Match a pattern of SQL; what begins, ends or contains a text is asked for as that."""
@@ -95,6 +100,8 @@ def like(op: ops.StringSQLLike, **kw: Any) -> pl.Expr:
     pattern = op.pattern
     if not isinstance(pattern, ops.Literal):
         raise com.UnsupportedOperationError("the pattern of like must be a literal")
+    if pattern.value is None:
+        return _nulls(value, pl.Boolean)
     escape = getattr(op.escape, "value", op.escape)
     parts = like_parts(pattern.value, escape)
     if parts is None:
@@ -133,11 +140,13 @@ def string_right(op: ops.StrRight, **kw: Any) -> pl.Expr:
 
 @rule(ops.StringFind)
 def string_find(op: ops.StringFind, **kw: Any) -> pl.Expr:
-    """Return where a text stands in another, -1 where it does not; null in null."""
+    """Return where a text stands in another, -1 where it does not; null in null, and of null."""
     if op.start is not None or op.end is not None or not isinstance(op.substr, ops.Literal):
         raise com.UnsupportedOperationError("find takes a literal, and no start and no end")
     value: pl.Expr = translate(op.arg, **kw)
     text = op.substr.value
+    if text is None:
+        return _nulls(value, pl.Int64)
     if not text:
         return pl.when(value.is_not_null()).then(0)
     # in characters: Polars' own finds bytes
@@ -156,6 +165,8 @@ def string_join(op: ops.StringJoin, **kw: Any) -> pl.Expr:
     if not isinstance(op.sep, ops.Literal):
         raise com.UnsupportedOperationError("texts are joined by a literal")
     texts = [translate(arg, **kw) for arg in op.arg]
+    if op.sep.value is None:
+        return _nulls(pl.concat_str(texts), pl.String)
     return pl.concat_str(texts, separator=op.sep.value, ignore_nulls=True)
 
 
@@ -202,10 +213,10 @@ def regex_replace(op: ops.RegexReplace, **kw: Any) -> pl.Expr:
     r"""Replace matches of a pattern; ``\1`` is what its first group found, and ``$`` a dollar."""
     if not isinstance(op.pattern, ops.Literal) or not isinstance(op.replacement, ops.Literal):
         raise com.UnsupportedOperationError("re_replace takes literals")
-    if op.pattern.value is None or op.replacement.value is None:
-        return pl.lit(None, pl.String)
-    new = re.sub(r"\\(\\|\d)", _group, op.replacement.value.replace("$", "$$"))
     value: pl.Expr = translate(op.arg, **kw)
+    if op.pattern.value is None or op.replacement.value is None:
+        return _nulls(value, pl.String)
+    new = re.sub(r"\\(\\|\d)", _group, op.replacement.value.replace("$", "$$"))
     return value.str.replace_all(op.pattern.value, new)
 
 
@@ -227,7 +238,7 @@ def repeat(op: ops.Repeat, **kw: Any) -> pl.Expr:
         raise com.UnsupportedOperationError("repeat takes a literal number of times")
     value: pl.Expr = translate(op.arg, **kw)
     if op.times.value is None:
-        return pl.lit(None, pl.String)
+        return _nulls(value, pl.String)
     if op.times.value <= 0:
         return pl.when(value.is_not_null()).then(pl.lit(""))
     return pl.concat_str([value] * op.times.value)
@@ -239,6 +250,8 @@ def array_string_join(op: ops.ArrayStringJoin, **kw: Any) -> pl.Expr:
     if not isinstance(op.sep, ops.Literal):
         raise com.UnsupportedOperationError("texts are joined by a literal")
     texts: pl.Expr = translate(op.arg, **kw).list.drop_nulls()
+    if op.sep.value is None:
+        return _nulls(texts, pl.String)
     return pl.when(texts.list.len() > 0).then(texts.list.join(op.sep.value))
 
 
