@@ -61,7 +61,8 @@ def column(backend: Any, form: Form, tables: tuple[str, str] = ("t", "s")) -> li
     """Return what a form gives in the rows of the table around, in the order of their keys."""
     t, s = (backend.table(name) for name in tables)
     found = t.mutate(c=form(t, s)).order_by(["k", "n"])
-    return found.to_pyarrow()["c"].to_pylist()
+    values: list[Any] = found.to_pyarrow()["c"].to_pylist()
+    return values
 
 
 def rows(backend: Any, found: Any) -> list[tuple[Any, ...]]:
