@@ -293,7 +293,7 @@ class Backend(Streaming, Files):
         if limit is not None:
             frame = frame.limit(int(limit))
         schema = table.schema()
-        if any(kind.is_decimal() for kind in schema.types):
+        if any(kind.is_decimal() or kind.is_nested() for kind in schema.types):
             found = frame.collect_schema().dtypes()
             schema = with_digits(schema, dict(zip(schema, found, strict=True)))
         # Ibis takes for NOT NULL what is not, as the row before the first one
@@ -326,9 +326,8 @@ class Backend(Streaming, Files):
             What ``execute`` returns, of the rows of each batch.
         """
         batches = self.to_pyarrow_batches(expr, chunk_size=chunk_size, **kwargs)
-        found = PyArrowSchema.to_ibis(batches.schema)
-        kinds = expr.as_table().schema().items()
-        schema = ibis.schema({n: found[n] if k.is_decimal() else k for n, k in kinds})
+        found = pl.DataFrame(batches.schema.empty_table()).schema
+        schema = with_digits(expr.as_table().schema(), found)
         for batch in batches:
             yield expr.__pandas_result__(batch.to_pandas(), schema=schema)
 

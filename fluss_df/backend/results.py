@@ -28,7 +28,13 @@ def with_digits(schema: Schema, found: Mapping[str, pl.DataType]) -> Schema:
     return Schema({name: _with_digits(kind, found[name]) for name, kind in schema.items()})
 
 
-def _with_digits(kind: dt.DataType, found: pl.DataType) -> dt.DataType:
+def _with_digits(kind: dt.DataType, found: object) -> dt.DataType:
+    if isinstance(kind, dt.Array) and isinstance(found, pl.List):
+        return kind.copy(value_type=_with_digits(kind.value_type, found.inner))
+    if isinstance(kind, dt.Struct) and isinstance(found, pl.Struct):
+        inner = zip(kind.items(), found.fields, strict=True)
+        fields = {name: _with_digits(of, field.dtype) for (name, of), field in inner}
+        return kind.copy(fields=fields)
     if not isinstance(kind, dt.Decimal) or not isinstance(found, pl.Decimal):
         return kind
     if kind.scale is None or found.scale <= kind.scale:

@@ -168,6 +168,13 @@ def test_ibis_rounds_no_product_of_another_table(products: Any) -> None:
     for table in of.values():
         for found in ways(table.select(v=table.p * table.d).order_by("v")):
             assert found == cube
+    square = products.d * products.d
+    nested = products.filter(products.k == 2).select(
+        v=ibis.struct({"a": square, "b": ibis.array([square])})
+    )
+    for found in ways(nested):
+        assert found[0]["a"] == Decimal("0.0025")
+        assert list(found[0]["b"]) == [Decimal("0.0025")]
     filled = made.fill_null({"p": Decimal("0.0001")})
     assert sorted(filled.p.to_pyarrow().to_pylist())[:2] == [Decimal("0.0001"), Decimal("0.0025")]
     total = (products.d * products.d).sum()
