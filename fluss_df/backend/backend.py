@@ -27,6 +27,7 @@ from fluss_df.backend.compiler import (  # noqa: F401 - they add to the translat
     times,
     windows,
 )
+from fluss_df.backend.results import with_digits
 from fluss_df.backend.sql.dialect import Fluss
 from fluss_df.backend.sql.queries import SqlScope
 from fluss_df.backend.streams.streaming import Streaming
@@ -292,6 +293,9 @@ class Backend(Streaming, Files):
         if limit is not None:
             frame = frame.limit(int(limit))
         schema = table.schema()
+        if any(kind.is_decimal() or kind.is_nested() for kind in schema.types):
+            found = frame.collect_schema().dtypes()
+            schema = with_digits(schema, dict(zip(schema, found, strict=True)))
         # Ibis takes for NOT NULL what is not, as the row before the first one
         columns = PyArrowSchema.from_ibis(schema)
         arrow_schema = pa.schema([column.with_nullable(True) for column in columns])
@@ -306,11 +310,38 @@ class Backend(Streaming, Files):
 
         return pa.RecordBatchReader.from_batches(arrow_schema, batches())
 
+    def to_pandas_batches(
+        self, expr: ir.Expr, /, *, chunk_size: int = 1_000_000, **kwargs: Any
+    ) -> Iterator[Any]:
+        """Run an expression as its batches are asked for, as ``to_pyarrow_batches`` does.
+
+        Parameters
+        ----------
+        expr, chunk_size, **kwargs
+            As for ``to_pyarrow_batches``.
+
+        Returns
+        -------
+        Iterator
+            What ``execute`` returns, of the rows of each batch.
+        """
+        batches = self.to_pyarrow_batches(expr, chunk_size=chunk_size, **kwargs)
+        found = pl.DataFrame(batches.schema.empty_table()).schema
+        schema = with_digits(expr.as_table().schema(), found)
+        for batch in batches:
+            yield expr.__pandas_result__(batch.to_pandas(), schema=schema)
+
+    def execute(self, expr: ir.Expr, /, **kwargs: Any) -> Any:
+        """Return what an expression is as pandas data; ``**kwargs`` as for Ibis's backends."""
+        frame = self._to_dataframe(expr, **kwargs)
+        schema = with_digits(expr.as_table().schema(), frame.schema)
+        return expr.__pandas_result__(frame.to_pandas(), schema=schema)
+
     def to_polars(self, expr: ir.Expr, /, **kwargs: Any) -> Any:
         """Return what an expression is as Polars data; ``**kwargs`` as for Ibis's backends."""
         kwargs.setdefault("engine", "cpu")
         frame = self._to_dataframe(expr, **kwargs)
-        kinds = expr.as_table().schema().items()
+        kinds = with_digits(expr.as_table().schema(), frame.schema).items()
         # Ibis would cast times to nanoseconds, which hold no year before 1678
         # one by one: a name given to cast may be a pattern
         frame = pl.DataFrame(
@@ -322,7 +353,10 @@ class Backend(Streaming, Files):
 
     def to_pyarrow(self, expr: ir.Expr, /, **kwargs: Any) -> pa.Table | pa.Array | pa.Scalar:
         """Return what an expression is as Arrow data; ``**kwargs`` as for Ibis's backends."""
-        found = super().to_pyarrow(expr, **kwargs)
+        frame = self._to_dataframe(expr, **kwargs)
+        schema = with_digits(expr.as_table().schema(), frame.schema)
+        rows = PyArrowData.convert_table(frame.to_arrow(), schema)
+        found: pa.Table | pa.Array | pa.Scalar = expr.__pyarrow_result__(rows, schema=schema)
         if not isinstance(found, pa.Table):
             return found
         # Ibis takes for NOT NULL what is not, as the row before the first one

@@ -1,7 +1,9 @@
 """Expressions and queries over logs that grow."""
 
+import datetime as dt
 import threading
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,26 @@ def test_rows_come_once_as_they_arrive(con: Backend, name: str, fresh: Callable[
     assert sorted(first.to_pydict()["twice"]) == [2, 6]
     con.insert(name, pl.DataFrame({"id": [2, 9], "k": ["a", "b"]}))
     assert next(batches).to_pylist() == [{"id": 9, "name": "bob", "twice": 18}]
+    stop.set()
+    assert not list(batches)
+
+
+def test_products_of_decimals_that_come_are_not_rounded(
+    con: Backend, fresh: Callable[[], str]
+) -> None:
+    cents = pl.Series([Decimal("2.25"), Decimal("0.05")], dtype=pl.Decimal(10, 2))
+    moments = [dt.datetime(2024, 1, 1, 0, 0, second) for second in (1, 2)]
+    table = con.create_table(fresh(), pl.DataFrame({"at": moments, "d": cents}), buckets=1)
+    square = table.d * table.d
+    stop = threading.Event()
+    batches = con.follow(table.select(v=square), every=0.05, stop=stop)
+    assert next(batches)["v"].to_pylist() == [Decimal("5.0625"), Decimal("0.0025")]
+    stop.set()
+    assert not list(batches)
+    minutes = table.group_by(minute=table.at.truncate("m")).agg(v=square.sum())
+    stop = threading.Event()
+    batches = con.follow(minutes, every=0.05, stop=stop, lateness="1h")
+    assert next(batches)["v"].to_pylist() == [Decimal("5.0650")]
     stop.set()
     assert not list(batches)
 

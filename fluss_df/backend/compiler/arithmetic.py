@@ -14,10 +14,9 @@ import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import polars as pl
 
+from fluss_df.backend.compiler.digits import scale_of
+from fluss_df.backend.results import DIGITS
 from fluss_df.backend.translation import PolarsType, rule, translate
-
-# the most that Polars and Fluss have
-_DIGITS = 38
 
 _binary = translate.dispatch(ops.Add)
 _floor_divide = translate.dispatch(ops.FloorDivide)
@@ -41,10 +40,6 @@ def arithmetic(op: ops.NumericBinary, **kw: Any) -> pl.Expr:
     return found
 
 
-def _scale(value: ops.Value) -> int:
-    return (value.dtype.scale or 0) if value.dtype.is_decimal() else 0
-
-
 @rule(ops.Multiply)
 def multiply(op: ops.Multiply, **kw: Any) -> pl.Expr:
     """Multiply; of decimals all digits are kept, which Polars rounds to those of one of them."""
@@ -52,9 +47,9 @@ def multiply(op: ops.Multiply, **kw: Any) -> pl.Expr:
         return arithmetic(op, **kw)
     left: pl.Expr = translate(op.left, **kw)
     right: pl.Expr = translate(op.right, **kw)
-    scale = _scale(op.left) + _scale(op.right)
-    if op.dtype.is_decimal() and scale <= _DIGITS:
-        left = left.cast(pl.Decimal(_DIGITS, scale))
+    scale = scale_of(op.left) + scale_of(op.right)
+    if op.dtype.is_decimal() and scale <= DIGITS:
+        left = left.cast(pl.Decimal(DIGITS, scale))
     return left * right
 
 
@@ -208,7 +203,7 @@ def total(op: ops.Sum, **kw: Any) -> pl.Expr:
 
 @rule(ops.Mean)
 def mean(op: ops.Mean, **kw: Any) -> pl.Expr:
-    """Take the mean."""
+    """Take the mean; that of decimals is rounded to the digits that Ibis says, as it has no end."""
     found: pl.Expr = _mean(_wide(op), **kw)
     return found
 

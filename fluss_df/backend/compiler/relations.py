@@ -7,42 +7,108 @@ columns.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+import ibis.common.exceptions as com
 import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import polars as pl
 
+from fluss_df.backend.compiler.digits import computed_type
 from fluss_df.backend.translation import PolarsType, rule, translate
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact, exact, exact_fields
 
 
-@rule(ops.Aggregate)
-def aggregate(op: ops.Aggregate, **kw: Any) -> pl.LazyFrame:
-    """Group, and aggregate.
+def _free_names(of: str, *known: Mapping[str, Any]) -> Iterator[str]:
+    """Make names that no column has.
+
+    They are the same each time: Polars computes a group that a query has twice once.
+    """
+    names = (f"__fluss_{of}_{i}" for i in itertools.count())
+    return (name for name in names if not any(name in columns for columns in known))
+
+
+def aggregated(
+    frame: pl.LazyFrame, op: ops.Aggregate, kept: Sequence[str], kw: dict[str, Any]
+) -> pl.LazyFrame:
+    """Group a frame by what an aggregate says, and first by columns that are kept.
 
     Groups have names of their own until the end: one that has the name of a column would hide this
     column from the aggregates.
     """
-    frame: pl.LazyFrame = translate(op.parent, **kw)
+    grouped = bool(op.groups or kept)
     metrics = [
-        translate(value, in_group_by=bool(op.groups), **kw).alias(name)
+        translate(value, in_group_by=grouped, **kw).alias(name)
         for name, value in op.metrics.items()
     ]
-    if not op.groups:
+    if not grouped:
         return frame.select(metrics)
-    # The same names each time: Polars computes a group that a query has twice once.
-    known = {*op.parent.schema, *op.metrics}
-    free = (name for i in itertools.count() if (name := f"__fluss_group_{i}") not in known)
-    names = dict(zip(free, op.groups, strict=False))
+    names = dict(zip(_free_names("group", op.parent.schema, op.metrics), op.groups, strict=False))
     groups = [
         translate(value, **kw).alias(name)
         for name, value in zip(names, op.groups.values(), strict=True)
     ]
-    return frame.with_columns(groups).group_by(list(names)).agg(metrics).rename(names)
+    return frame.with_columns(groups).group_by([*kept, *names]).agg(metrics).rename(names)
+
+
+@rule(ops.Aggregate)
+def aggregate(op: ops.Aggregate, **kw: Any) -> pl.LazyFrame:
+    """Group, and aggregate."""
+    return aggregated(translate(op.parent, **kw), op, (), kw)
+
+
+def projected(
+    frame: pl.LazyFrame, op: ops.Project, kept: Sequence[str], kw: dict[str, Any]
+) -> pl.LazyFrame:
+    """Compute columns of a frame, beside others that are kept.
+
+    Lists that are unnested give a row for each value, none for none.
+    """
+    selected, constant, unnested = [exact(name) for name in kept], [], []
+    free = _free_names("constant", op.parent.schema)
+    for name, value in op.values.items():
+        if isinstance(value, ops.Unnest):
+            selected.append(translate(value.arg, **kw).alias(name))
+            unnested.append(name)
+        elif isinstance(value, ops.Value):
+            made = translate(value, **kw).alias(name)
+            if value.shape.is_scalar():
+                # beside no other column a constant would be one row, and so would one of a function
+                of_function = value.find(ops.RegexSplit, filter=ops.Value)
+                # under a name of its own: beside it stand what others are computed of
+                own = next(free)
+                constant.append((made.first() if of_function else made).alias(own))
+                made = exact(own).alias(name)
+            selected.append(made)
+        else:
+            raise com.TranslationError(f"a column cannot be a {type(value).__name__}")
+    if constant:
+        frame = frame.with_columns(constant)
+    frame = frame.select(selected)
+    if unnested:
+        frame = frame.explode(unnested, empty_as_null=False, keep_nulls=False)
+    return frame
+
+
+def in_order(frame: pl.LazyFrame, op: ops.Sort, kw: dict[str, Any]) -> pl.LazyFrame:
+    """Sort a frame, and keep the order of rows whose keys are equal: a sort may follow a sort."""
+    if not op.keys:
+        return frame
+    return frame.sort(
+        [translate(key.arg, **kw) for key in op.keys],
+        descending=[key.descending for key in op.keys],
+        nulls_last=[not key.nulls_first for key in op.keys],
+        maintain_order=True,
+    )
+
+
+@rule(ops.Sort)
+def sort(op: ops.Sort, **kw: Any) -> pl.LazyFrame:
+    """Sort."""
+    return in_order(translate(op.parent, **kw), op, kw)
 
 
 @rule(ops.DropColumns)
@@ -55,7 +121,11 @@ def drop_columns(op: ops.DropColumns, **kw: Any) -> pl.LazyFrame:
 @rule(ops.DropNull)
 def drop_null(op: ops.DropNull, **kw: Any) -> pl.LazyFrame:
     """Keep rows without a null in some columns, or with a value in one of them."""
-    frame: pl.LazyFrame = translate(op.parent, **kw)
+    return without_nulls(translate(op.parent, **kw), op)
+
+
+def without_nulls(frame: pl.LazyFrame, op: ops.DropNull) -> pl.LazyFrame:
+    """Keep the rows of a frame as ``drop_null`` says."""
     names = list(op.schema) if op.subset is None else [column.name for column in op.subset]
     if not names:
         return frame.clear() if op.how == "all" else frame
@@ -66,7 +136,11 @@ def drop_null(op: ops.DropNull, **kw: Any) -> pl.LazyFrame:
 @rule(ops.FillNull)
 def fill_null(op: ops.FillNull, **kw: Any) -> pl.LazyFrame:
     """Put values in the place of nulls, and of NaN; each column keeps its type."""
-    frame: pl.LazyFrame = translate(op.parent, **kw)
+    return filled_in(translate(op.parent, **kw), op, kw)
+
+
+def filled_in(frame: pl.LazyFrame, op: ops.FillNull, kw: dict[str, Any]) -> pl.LazyFrame:
+    """Fill the nulls of a frame as ``fill_null`` says."""
     given = op.replacements
     filled = []
     for name, kind in op.parent.schema.items():
@@ -74,7 +148,7 @@ def fill_null(op: ops.FillNull, **kw: Any) -> pl.LazyFrame:
         if value is None:
             continue
         fill = translate(value, **kw) if isinstance(value, ops.Node) else pl.lit(value)
-        fill = fill.cast(PolarsType.from_ibis(kind))
+        fill = fill.cast(computed_type(ops.Field(op.parent, name)))
         _require_exact(name, kind, value, fill)
         column = exact(name)
         if isinstance(kind, dt.Floating):

@@ -15,26 +15,11 @@ from ibis.backends.polars.rewrites import PandasJoin
 from ibis.util import gen_name
 
 from fluss_df.backend.compiler.patterns import like_parts, regex_of
-from fluss_df.backend.compiler.subqueries import attach
 from fluss_df.backend.key_lookups import JoinSide, common_type, joined_sides, keyed_leaf
 from fluss_df.backend.translation import PolarsType, rule, translate
-from fluss_df.io.base.names import all_exact, exact
+from fluss_df.io.base.names import all_exact
 
 _MONTHS = {"Y": 12, "Q": 3, "M": 1}
-
-
-@rule(ops.Sort)
-def sort(op: ops.Sort, **kw: Any) -> pl.LazyFrame:
-    """Sort, and keep the order of rows whose keys are equal: a sort may follow a sort."""
-    frame: pl.LazyFrame = translate(op.parent, **kw)
-    if not op.keys:
-        return frame
-    return frame.sort(
-        [translate(key.arg, **kw) for key in op.keys],
-        descending=[key.descending for key in op.keys],
-        nulls_last=[not key.nulls_first for key in op.keys],
-        maintain_order=True,
-    )
 
 
 @rule(PandasJoin)
@@ -103,6 +88,11 @@ def day_of_week(op: ops.DayOfWeekIndex, **kw: Any) -> pl.Expr:
     return day.cast(PolarsType.from_ibis(op.dtype))
 
 
+def _nulls(value: pl.Expr, kind: type[pl.DataType]) -> pl.Expr:
+    """Return as many nulls as there are values: a literal would be one row beside no column."""
+    return pl.when(value.is_null()).then(pl.lit(None, kind))
+
+
 @rule(ops.StringSQLLike, ops.StringSQLILike)
 def like(op: ops.StringSQLLike, **kw: Any) -> pl.Expr:
     """Match a pattern of SQL; what begins, ends or contains a text is asked for as that."""
@@ -110,6 +100,8 @@ def like(op: ops.StringSQLLike, **kw: Any) -> pl.Expr:
     pattern = op.pattern
     if not isinstance(pattern, ops.Literal):
         raise com.UnsupportedOperationError("the pattern of like must be a literal")
+    if pattern.value is None:
+        return _nulls(value, pl.Boolean)
     escape = getattr(op.escape, "value", op.escape)
     parts = like_parts(pattern.value, escape)
     if parts is None:
@@ -148,11 +140,13 @@ def string_right(op: ops.StrRight, **kw: Any) -> pl.Expr:
 
 @rule(ops.StringFind)
 def string_find(op: ops.StringFind, **kw: Any) -> pl.Expr:
-    """Return where a text stands in another, -1 where it does not; null in null."""
+    """Return where a text stands in another, -1 where it does not; null in null, and of null."""
     if op.start is not None or op.end is not None or not isinstance(op.substr, ops.Literal):
         raise com.UnsupportedOperationError("find takes a literal, and no start and no end")
     value: pl.Expr = translate(op.arg, **kw)
     text = op.substr.value
+    if text is None:
+        return _nulls(value, pl.Int64)
     if not text:
         return pl.when(value.is_not_null()).then(0)
     # in characters: Polars' own finds bytes
@@ -171,6 +165,8 @@ def string_join(op: ops.StringJoin, **kw: Any) -> pl.Expr:
     if not isinstance(op.sep, ops.Literal):
         raise com.UnsupportedOperationError("texts are joined by a literal")
     texts = [translate(arg, **kw) for arg in op.arg]
+    if op.sep.value is None:
+        return _nulls(pl.concat_str(texts), pl.String)
     return pl.concat_str(texts, separator=op.sep.value, ignore_nulls=True)
 
 
@@ -217,10 +213,10 @@ def regex_replace(op: ops.RegexReplace, **kw: Any) -> pl.Expr:
     r"""Replace matches of a pattern; ``\1`` is what its first group found, and ``$`` a dollar."""
     if not isinstance(op.pattern, ops.Literal) or not isinstance(op.replacement, ops.Literal):
         raise com.UnsupportedOperationError("re_replace takes literals")
-    if op.pattern.value is None or op.replacement.value is None:
-        return pl.lit(None, pl.String)
-    new = re.sub(r"\\(\\|\d)", _group, op.replacement.value.replace("$", "$$"))
     value: pl.Expr = translate(op.arg, **kw)
+    if op.pattern.value is None or op.replacement.value is None:
+        return _nulls(value, pl.String)
+    new = re.sub(r"\\(\\|\d)", _group, op.replacement.value.replace("$", "$$"))
     return value.str.replace_all(op.pattern.value, new)
 
 
@@ -242,7 +238,7 @@ def repeat(op: ops.Repeat, **kw: Any) -> pl.Expr:
         raise com.UnsupportedOperationError("repeat takes a literal number of times")
     value: pl.Expr = translate(op.arg, **kw)
     if op.times.value is None:
-        return pl.lit(None, pl.String)
+        return _nulls(value, pl.String)
     if op.times.value <= 0:
         return pl.when(value.is_not_null()).then(pl.lit(""))
     return pl.concat_str([value] * op.times.value)
@@ -254,6 +250,8 @@ def array_string_join(op: ops.ArrayStringJoin, **kw: Any) -> pl.Expr:
     if not isinstance(op.sep, ops.Literal):
         raise com.UnsupportedOperationError("texts are joined by a literal")
     texts: pl.Expr = translate(op.arg, **kw).list.drop_nulls()
+    if op.sep.value is None:
+        return _nulls(texts, pl.String)
     return pl.when(texts.list.len() > 0).then(texts.list.join(op.sep.value))
 
 
@@ -286,35 +284,6 @@ def array_flatten(op: ops.ArrayFlatten, **kw: Any) -> pl.Expr:
     empty = pl.lit([], dtype=PolarsType.from_ibis(op.dtype))
     flat = pl.when(value.list.len() == 0).then(empty).otherwise(value.list.eval(inner))
     return pl.when(value.is_not_null()).then(flat)
-
-
-@rule(ops.Project)
-def project(op: ops.Project, **kw: Any) -> pl.LazyFrame:
-    """Compute columns; lists that are unnested give a row for each value, none for none."""
-    frame: pl.LazyFrame = translate(op.parent, **kw)
-    # the columns of subqueries go with what is not selected
-    frame, kw, _ = attach(frame, op.parent, list(op.values.values()), kw)
-    selected, constant, unnested = [], [], []
-    for name, value in op.values.items():
-        if isinstance(value, ops.Unnest):
-            selected.append(translate(value.arg, **kw).alias(name))
-            unnested.append(name)
-        elif isinstance(value, ops.Value):
-            made = translate(value, **kw).alias(name)
-            if value.shape.is_scalar():
-                # beside no other column a constant would be one row, and so would one of a function
-                of_function = value.find(ops.RegexSplit, filter=ops.Value)
-                constant.append(made.first() if of_function else made)
-                made = exact(name)
-            selected.append(made)
-        else:
-            raise com.TranslationError(f"a column cannot be a {type(value).__name__}")
-    if constant:
-        frame = frame.with_columns(constant)
-    frame = frame.select(selected)
-    if unnested:
-        frame = frame.explode(unnested, empty_as_null=False, keep_nulls=False)
-    return frame
 
 
 def _set_operation(op: ops.Set, kw: dict[str, Any], how: str) -> pl.LazyFrame:

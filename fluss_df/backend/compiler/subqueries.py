@@ -6,7 +6,7 @@ value that belongs to it. So a query stays one lazy frame, and all of its scans 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,9 +15,25 @@ import ibis.expr.operations as ops
 import polars as pl
 from ibis.util import gen_name
 
+from fluss_df.backend.compiler.correlations import (
+    Correlation,
+    Step,
+    correlation,
+    free_fields,
+    require_own,
+)
+from fluss_df.backend.compiler.relations import (
+    aggregated,
+    filled_in,
+    in_order,
+    projected,
+    without_nulls,
+)
 from fluss_df.backend.key_lookups import common_type, keyed_leaf
 from fluss_df.backend.translation import rule, translate
-from fluss_df.io.base.names import exact
+from fluss_df.io.base.names import all_exact, exact
+
+_OF_USERS = (ops.ReductionVectorizedUDF, ops.AggUDF)
 
 
 @rule(ops.Field)
@@ -47,22 +63,33 @@ def _with_key_sides(op: ops.Filter, kw: dict[str, Any]) -> tuple[dict[str, Any],
     for predicate in op.predicates:
         leaf, rows, keys = None, None, []
         if isinstance(predicate, ops.InSubquery):
-            leaf = keyed_leaf(op.parent, [predicate.needle])
+            if not free_fields(predicate.rel):
+                leaf = keyed_leaf(op.parent, [predicate.needle])
             if leaf is not None:
                 rows = translate(predicate.rel, **inner)
                 keys = [exact(next(iter(predicate.rel.schema)))]
         elif isinstance(predicate, ops.ExistsSubquery):
-            found = _correlation(predicate.rel, op.parent)
-            if found.keys and not found.residual:
-                leaf = keyed_leaf(op.parent, [key for key, _ in found.keys])
-            if leaf is not None:
-                rows, keys = found.rows(inner), [translate(key, **inner) for _, key in found.keys]
+            found = correlation(predicate, _any_row(predicate.rel), op.parent)
+            if found is not None and not found.residual:
+                leaf = keyed_leaf(op.parent, found.keys)
+            if leaf is not None and found is not None:
+                made = _rows(found, None, inner)
+                rows, keys = made.frame, [exact(name) for name in made.names]
         if leaf is None or rows is None:
             left.append(predicate)
         else:
             named = [key.alias(f"key{at}") for at, key in enumerate(keys)]
             kw = leaf.joined(rows.select(named), kw)
     return kw, left
+
+
+@rule(ops.Project)
+def project(op: ops.Project, **kw: Any) -> pl.LazyFrame:
+    """Compute columns."""
+    frame: pl.LazyFrame = translate(op.parent, **kw)
+    # the columns of subqueries go with what is not selected
+    frame, kw, _ = attach(frame, op.parent, list(op.values.values()), kw)
+    return projected(frame, op, (), kw)
 
 
 @rule(ops.ScalarSubquery, ops.ExistsSubquery, ops.InSubquery)
@@ -101,73 +128,88 @@ def attach(
 
 
 @dataclass
-class _Correlation:
-    """What a subquery's conditions say about the rows around it."""
+class _Rows:
+    """The rows of a subquery, and what joins them with those around.
 
-    base: ops.Relation
-    inner: list[ops.Value] = field(default_factory=list)
-    keys: list[tuple[ops.Value, ops.Value]] = field(default_factory=list)
-    residual: list[ops.Value] = field(default_factory=list)
+    Parameters
+    ----------
+    frame
+        The rows, with a column for each key and for what the residual conditions speak of.
+    keys
+        What the keys are to be equal to, of the rows around.
+    names
+        The columns of the keys.
+    columns
+        The columns of what the residual conditions speak of.
+    """
 
-    def rows(self, kw: dict[str, Any]) -> pl.LazyFrame:
-        """Return the rows of the subquery for which its own conditions hold."""
-        frame: pl.LazyFrame = translate(self.base, **kw)
-        frame, kw, added = attach(frame, self.base, self.inner, kw)
-        for predicate in self.inner:
-            frame = frame.filter(translate(predicate, **kw))
-        return frame.drop(added) if added else frame
-
-
-def _correlation(relation: ops.Relation, outer: ops.Relation) -> _Correlation:
-    predicates: list[ops.Value] = []
-    own: set[ops.Relation] = set()
-    while isinstance(relation, (ops.Filter, ops.Project)):
-        if isinstance(relation, ops.Filter):
-            predicates += relation.predicates
-            own.add(relation.parent)
-        elif not _mentions(relation, outer):
-            break
-        relation = relation.parent
-    found = _Correlation(relation)
-    if outer in own:
-        # both speak of one table: what a condition says of it, it says of the rows it filters
-        found.inner = predicates
-        return found
-    while predicates:
-        predicate = predicates.pop()
-        if isinstance(predicate, ops.And):
-            predicates += [predicate.left, predicate.right]
-        elif not _outer_fields(predicate, outer):
-            found.inner.append(predicate)
-        elif isinstance(predicate, ops.Equals) and (pair := _pair(predicate, outer)):
-            found.keys.append(pair)
-        else:
-            found.residual.append(predicate)
-    return found
+    frame: pl.LazyFrame
+    keys: list[pl.Expr] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    columns: dict[ops.Node, str] = field(default_factory=dict)
 
 
-def _mentions(relation: ops.Relation, outer: ops.Relation) -> bool:
-    """Whether conditions further in speak of the rows around the subquery."""
-    inner: ops.Relation = relation
-    while isinstance(inner, (ops.Filter, ops.Project)):
-        if isinstance(inner, ops.Filter) and any(_outer_fields(p, outer) for p in inner.predicates):
-            return True
-        inner = inner.parent
-    return False
+def _rows(found: Correlation, around: pl.LazyFrame | None, kw: dict[str, Any]) -> _Rows:
+    """Compute the rows of a subquery, those of each key apart.
+
+    Keys get types in which they can be joined with the rows around, where these are given.
+    """
+    rows = _Rows(translate(found.base, **kw))
+    for step in found.steps:
+        _compute(rows, step, around, kw)
+    return rows
 
 
-def _outer_fields(value: ops.Value, outer: ops.Relation) -> list[ops.Field]:
-    return [f for f in value.find(ops.Field, filter=ops.Value) if f.rel == outer]
+def _compute(rows: _Rows, step: Step, around: pl.LazyFrame | None, kw: dict[str, Any]) -> None:
+    kept = [*rows.names, *rows.columns.values()]
+    match step.relation:
+        case ops.Filter() as op:
+            _apply_filter(rows, op, step, around, kw)
+        case ops.Project() as op:
+            frame, kw, _ = attach(rows.frame, op.parent, list(op.values.values()), kw)
+            rows.frame = projected(frame, op, kept, kw)
+        case ops.DropColumns() as op:
+            rows.frame = rows.frame.select(all_exact([*kept, *op.schema]))
+        case ops.Sort() as op:
+            rows.frame = in_order(rows.frame, op, kw)
+        case ops.DropNull() as op:
+            rows.frame = without_nulls(rows.frame, op)
+        case ops.FillNull() as op:
+            rows.frame = filled_in(rows.frame, op, kw)
+        case ops.Distinct():
+            rows.frame = rows.frame.unique()
+        case ops.Aggregate() as op:
+            rows.frame = aggregated(rows.frame, op, kept, kw)
+        case ops.Limit() as op:
+            place = pl.int_range(pl.len()).over(all_exact(kept))
+            end = None if op.n is None else op.offset + op.n
+            rows.frame = rows.frame.filter(
+                (place >= op.offset) if end is None else (place >= op.offset) & (place < end)
+            )
 
 
-def _pair(predicate: ops.Equals, outer: ops.Relation) -> tuple[ops.Value, ops.Value] | None:
-    sides = [predicate.left, predicate.right]
-    fields = [list(side.find(ops.Field, filter=ops.Value)) for side in sides]
-    theirs = [len(_outer_fields(side, outer)) for side in sides]
-    for at, other in ((0, 1), (1, 0)):
-        if theirs[at] == len(fields[at]) and theirs[at] and not theirs[other]:
-            return sides[at], sides[other]
-    return None
+def _apply_filter(
+    rows: _Rows, op: ops.Filter, step: Step, around: pl.LazyFrame | None, kw: dict[str, Any]
+) -> None:
+    """Keep the rows for which a filter's own conditions hold, and name what is for the others."""
+    frame, known, added = attach(rows.frame, op.parent, step.own, kw)
+    for predicate in step.own:
+        frame = frame.filter(translate(predicate, **known))
+    frame = frame.drop(added) if added else frame
+    outer = [translate(key, **kw) for key, _ in step.keys]
+    inner = [translate(key, **kw) for _, key in step.keys]
+    if around is not None and inner:
+        outer, inner = _alike(around, outer, frame, inner)
+    names = [gen_name("key") for _ in inner]
+    rows.keys += outer
+    rows.names += names
+    made = [key.alias(name) for key, name in zip(inner, names, strict=True)]
+    for predicate in step.residual:
+        for column in predicate.find(ops.Field, filter=ops.Value):
+            if column.rel == op.parent and column not in rows.columns:
+                rows.columns[column] = gen_name("beside")
+                made.append(exact(column.name).alias(rows.columns[column]))
+    rows.frame = frame.with_columns(made)
 
 
 def _alike(
@@ -203,36 +245,46 @@ def _flagged(
     return joined.drop(names).with_columns(exact(name).fill_null(value=False))
 
 
+def _unnests(values: Mapping[str, ops.Value]) -> bool:
+    return any(isinstance(value, ops.Unnest) for value in values.values())
+
+
+def _any_row(relation: ops.Relation) -> ops.Relation:
+    """Return the relation that has a row where this one has, without what only makes columns."""
+    while True:
+        match relation:
+            case ops.Sort() | ops.DropColumns() | ops.Distinct():
+                pass
+            case ops.Project(values=values) if not _unnests(values):
+                pass
+            case ops.Limit(n=int(n), offset=0) if n > 0:
+                pass
+            case _:
+                return relation
+        relation = relation.parent
+
+
 def _attach_exists(
     frame: pl.LazyFrame, outer: ops.Relation, op: ops.ExistsSubquery, name: str, kw: dict[str, Any]
 ) -> tuple[pl.LazyFrame, pl.Expr]:
-    found = _correlation(op.rel, outer)
-    rows = found.rows(kw)
-    if not found.keys and not found.residual:
-        any_row = rows.select((pl.len() > 0).alias(name))
+    relation = _any_row(op.rel)
+    found = correlation(op, relation, outer)
+    if found is None:
+        any_row = translate(relation, **kw).select((pl.len() > 0).alias(name))
         return frame.join(any_row, how="cross"), exact(name)
-    keys = [translate(key, **kw) for key, _ in found.keys]
-    inner_keys = [translate(key, **kw) for _, key in found.keys]
-    keys, inner_keys = _alike(frame, keys, rows, inner_keys)
+    rows = _rows(found, frame, kw)
+    named = [exact(key) for key in rows.names]
     if not found.residual:
-        return _flagged(frame, keys, rows, inner_keys, name), exact(name)
+        return _flagged(frame, rows.keys, rows.frame, named, name), exact(name)
     # pairs of rows with equal keys, of which one at least must pass the other conditions
-    number = gen_name("row")
-    renamed = {n: gen_name(n) for n in rows.collect_schema().names()}
-    names = [gen_name("key") for _ in keys]
-    inner = rows.with_columns(k.alias(n) for k, n in zip(inner_keys, names, strict=True))
-    inner = inner.rename(renamed)
+    number, mark = gen_name("row"), gen_name("mark")
+    kept = all_exact([mark, *rows.names, *rows.columns.values()])
+    inner = rows.frame.with_columns(pl.lit(value=True).alias(mark)).select(kept)
     numbered = frame.with_row_index(number)
-    left = numbered.with_columns(k.alias(n) for k, n in zip(keys, names, strict=True))
-    pairs = left.join(inner, on=names) if names else left.join(inner, how="cross")
-    columns = {
-        f: renamed[f.name]
-        for predicate in found.residual
-        for f in predicate.find(ops.Field, filter=ops.Value)
-        if f.rel != outer
-    }
+    left = numbered.with_columns(k.alias(n) for k, n in zip(rows.keys, rows.names, strict=True))
+    pairs = left.join(inner, on=rows.names) if rows.names else left.join(inner, how="cross")
     for predicate in found.residual:
-        pairs = pairs.filter(translate(predicate, **{**kw, "columns": columns}))
+        pairs = pairs.filter(translate(predicate, **{**kw, "columns": rows.columns}))
     row = [exact(number)]
     return _flagged(numbered, row, pairs, row, name).drop(number), exact(name)
 
@@ -242,64 +294,117 @@ def _attach_in(
 ) -> tuple[pl.LazyFrame, pl.Expr]:
     if op.needle.dtype.is_struct():
         raise com.UnsupportedOperationError("isin of a table cannot compare structs")
+    found = correlation(op, op.rel, outer)
+    if found is None:
+        rows = _Rows(translate(op.rel, **kw))
+    elif found.residual:
+        raise com.UnsupportedOperationError(
+            "isin of a subquery can depend on the rows around it by equal columns only: write it"
+            " as any(...) of the condition, or as a join"
+        )
+    else:
+        rows = _rows(found, frame, kw)
     needle = translate(op.needle, **kw)
-    rows: pl.LazyFrame = translate(op.rel, **kw)
     (column,) = op.rel.schema
     value = exact(column)
-    (needle,), (value,) = _alike(frame, [needle], rows, [value])
-    found = _flagged(frame, [needle], rows, [value], name)
+    (needle,), (value,) = _alike(frame, [needle], rows.frame, [value])
+    named = [exact(key) for key in rows.names]
+    flagged = _flagged(frame, [*rows.keys, needle], rows.frame, [*named, value], name)
     if not (op.needle.dtype.nullable or op.rel.schema[column].nullable):
-        return found, exact(name)
+        return flagged, exact(name)
     # without an equal, a null on either side leaves open whether the value is among them
     some, null = gen_name("some"), gen_name("null")
-    sides = rows.select((pl.len() > 0).alias(some), exact(column).is_null().any().alias(null))
+    there = [pl.lit(value=True).alias(some), exact(column).is_null().any().alias(null)]
+    if found is None:
+        sides = rows.frame.select((pl.len() > 0).alias(some), there[1])
+        joined = flagged.join(sides, how="cross", maintain_order="left")
+    else:
+        # of the rows of each key; where there are none, the value is not among them
+        sides = rows.frame.group_by(rows.names).agg(there)
+        joined = _beside(flagged, rows, sides)
+        joined = joined.with_columns(exact(n).fill_null(value=False) for n in (some, null))
     unknown = exact(null) | (exact(some) & needle.is_null())
     known = pl.when(exact(name)).then(statement=True).when(~unknown).then(statement=False)
-    found = found.join(sides, how="cross", maintain_order="left")
-    return found.with_columns(known.alias(name)).drop(some, null), exact(name)
+    return joined.with_columns(known.alias(name)).drop(some, null), exact(name)
+
+
+def _beside(frame: pl.LazyFrame, rows: _Rows, values: pl.LazyFrame) -> pl.LazyFrame:
+    """Join the rows around a subquery with a row for each of its keys."""
+    frame = frame.with_columns(k.alias(n) for k, n in zip(rows.keys, rows.names, strict=True))
+    joined = frame.join(values, on=rows.names, how="left", maintain_order="left")
+    return joined.drop(rows.names)
 
 
 def _attach_scalar(
     frame: pl.LazyFrame, outer: ops.Relation, op: ops.ScalarSubquery, name: str, kw: dict[str, Any]
 ) -> tuple[pl.LazyFrame, pl.Expr]:
+    (first,) = op.rel.schema
+    if not free_fields(op.rel):
+        rows = translate(op.rel, **kw).select(exact(first).first().alias(name))
+        return frame.join(rows, how="cross"), exact(name)
     value: ops.Relation = op.rel
     projections: list[ops.Project] = []
-    while isinstance(value, ops.Project) and isinstance(value.parent, (ops.Project, ops.Aggregate)):
-        projections.append(value)
+    while isinstance(value, ops.Project):
+        projections.insert(0, value)
         value = value.parent
-    found = None
     if isinstance(value, ops.Aggregate) and not value.groups:
-        found = _correlation(value.parent, outer)
-    if found is None or not (found.keys or found.residual):
-        rows: pl.LazyFrame = translate(op.rel, **kw)
-        (first,) = rows.collect_schema().names()
-        return frame.join(rows.select(exact(first).first().alias(name)), how="cross"), exact(name)
+        require_own(op, [value, *projections])
+        return _attach_aggregate(frame, outer, op, name, kw, value, projections)
+    require_own(op, projections)
+    if not (isinstance(value, ops.Limit) and value.n in (0, 1)):
+        raise com.UnsupportedOperationError(
+            "a scalar subquery (as_scalar) that speaks of the rows around it may have many values"
+            " for one of them: end it with an aggregate as max(), or with limit(1)"
+        )
+    found = _of_equal_columns(op, op.rel, outer)
+    made = _rows(found, frame, kw)
+    values = made.frame.select(*all_exact(made.names), exact(first).alias(name))
+    return _beside(frame, made, values), exact(name)
+
+
+def _of_equal_columns(op: ops.Subquery, relation: ops.Relation, outer: ops.Relation) -> Correlation:
+    found = correlation(op, relation, outer)
+    # what speaks of the rows around does so below, or was refused
+    assert found is not None
     if found.residual:
         raise com.UnsupportedOperationError(
             "a value of a subquery can depend on the rows around it by equal columns only"
         )
-    names = [gen_name("key") for _ in found.keys]
-    rows = found.rows(kw)
-    keys, inner_keys = _alike(
-        frame,
-        [translate(key, **kw) for key, _ in found.keys],
-        rows,
-        [translate(key, **kw) for _, key in found.keys],
-    )
-    rows = rows.with_columns(k.alias(n) for k, n in zip(inner_keys, names, strict=True))
-    metrics = [translate(m, in_group_by=True, **kw).alias(n) for n, m in value.metrics.items()]
-    values = rows.group_by(names).agg(metrics)
-    for projection in reversed(projections):
-        made = [translate(v, **kw).alias(n) for n, v in projection.values.items()]
-        values = values.select(*names, *made)
-    values = values.rename({next(iter(op.rel.schema)): name})
-    frame = frame.with_columns(k.alias(n) for k, n in zip(keys, names, strict=True))
-    joined = frame.join(values, on=names, how="left", maintain_order="left").drop(names)
-    result = exact(name)
-    if any(isinstance(m, (ops.Count, ops.CountStar)) for m in value.metrics.values()):
-        # no row is a count of 0, where other aggregates are null
-        result = result.fill_null(0)
-    return joined, result
+    return found
+
+
+def _attach_aggregate(
+    frame: pl.LazyFrame,
+    outer: ops.Relation,
+    op: ops.ScalarSubquery,
+    name: str,
+    kw: dict[str, Any],
+    aggregate: ops.Aggregate,
+    projections: list[ops.Project],
+) -> tuple[pl.LazyFrame, pl.Expr]:
+    """Add what is an aggregate of the rows of each key, and what it is of no rows."""
+    rows = _rows(_of_equal_columns(op, aggregate.parent, outer), frame, kw)
+    (column,) = op.rel.schema
+
+    def values(of: pl.LazyFrame, kept: list[str]) -> pl.LazyFrame:
+        made = aggregated(of, aggregate, kept, kw)
+        for projection in projections:
+            made = projected(made, projection, kept, kw)
+        return made.select(*all_exact(kept), exact(column).alias(name))
+
+    found = values(rows.frame, rows.names)
+    joined = _beside(frame, rows, found)
+    if any(m.find(_OF_USERS, filter=ops.Value) for m in aggregate.metrics.values()):
+        # a user's function need not take no rows
+        return joined, exact(name)
+    none = values(pl.LazyFrame(schema=rows.frame.collect_schema()), []).collect()[name]
+    if none.item() is None:
+        return joined, exact(name)
+    # as a count: a value that is null for some rows stays null
+    there = gen_name("there")
+    joined = _beside(frame, rows, found.with_columns(pl.lit(value=True).alias(there)))
+    chosen = pl.when(exact(there)).then(exact(name)).otherwise(pl.lit(none).first())
+    return joined.with_columns(chosen.alias(name)).drop(there), exact(name)
 
 
 _ATTACH: dict[type, Any] = {

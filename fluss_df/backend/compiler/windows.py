@@ -17,7 +17,8 @@ import ibis.expr.operations as ops
 import numpy as np
 import polars as pl
 
-from fluss_df.backend.translation import PolarsType, rule, translate
+from fluss_df.backend.compiler.digits import computed_type
+from fluss_df.backend.translation import rule, translate
 from fluss_df.io.base.names import exact
 
 _ROW = pl.int_range(pl.len(), dtype=pl.Int64)
@@ -36,7 +37,7 @@ def window_function(op: ops.WindowFunction, **kw: Any) -> pl.Expr:
     else:
         result = _framed(window, op.func)
     groups = [translate(key, **kw) for key in op.group_by] or [pl.lit(1)]
-    result = result.cast(PolarsType.from_ibis(op.dtype))
+    result = result.cast(computed_type(op))
     if not op.order_by:
         return result.over(groups)
     return result.over(groups, order_by=window.order)
@@ -169,7 +170,7 @@ def _shift(window: _Window, func: ops.Lag | ops.Lead) -> pl.Expr:
     rows = pl.lit(1) if func.offset is None else window.value(func.offset)
     default = None if func.default is None else window.value(func.default)
     if default is not None:
-        default = default.cast(PolarsType.from_ibis(func.dtype))
+        default = default.cast(computed_type(func))
     return value.shift(rows if isinstance(func, ops.Lag) else -rows, fill_value=default)
 
 
@@ -284,7 +285,7 @@ def _framed(window: _Window, func: ops.Reduction) -> pl.Expr:
     if isinstance(func, ops.Count):
         return _count(_kept(window, func), window)
     values = None if not hasattr(func, "arg") else _kept(window, func)
-    dtype = PolarsType.from_ibis(func.dtype)
+    dtype = computed_type(func)
     ended = window.op.start is not None and window.op.end is not None
     if ended and not (
         dtype.is_integer() or dtype.is_float() or dtype.is_temporal() or dtype == pl.Boolean
@@ -309,7 +310,7 @@ def _each_frame(window: _Window, func: ops.Reduction) -> pl.Expr:
     fields = list(func.find(ops.Field, filter=ops.Value))
     names = list(dict.fromkeys(field.name for field in fields))
     reduction = translate(func, **window.kw)
-    dtype = PolarsType.from_ibis(func.dtype)
+    dtype = computed_type(func)
 
     def evaluate(columns: Sequence[pl.Series]) -> pl.Series:
         starts, stops, *values = columns

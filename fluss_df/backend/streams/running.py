@@ -18,6 +18,7 @@ import ibis.expr.operations as ops
 import ibis.expr.types as ir
 import polars as pl
 
+from fluss_df.backend.results import with_digits
 from fluss_df.backend.translation import translate
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact, exact
@@ -215,7 +216,7 @@ class RunningAggregate:
         return made.to_series()[0]
 
     def _results(self, rows: pl.DataFrame) -> ir.Table:
-        table = ibis.memtable(rows, schema=self.partial.schema()).op()
+        table = ibis.memtable(rows, schema=with_digits(self.partial.schema(), rows.schema)).op()
         values: dict[str, ops.Value] = {
             name: ops.Field(table, name) for name in self._aggregate.groups
         }

@@ -16,6 +16,7 @@ import pyarrow as pa
 from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
 from sqlglot import exp
 
+from fluss_df.backend.results import with_digits
 from fluss_df.backend.sql.dialect import spot
 from fluss_df.backend.sql.queries import parse
 from fluss_df.backend.sql.statements import Statements
@@ -128,8 +129,9 @@ class Streaming(Statements):
         _refuse_whole(expr, aggregate)
 
         def convert(part: pl.DataFrame) -> pa.Table:
-            made = PyArrowData.convert_table(part.to_arrow(), schema)
-            return made.cast(PyArrowSchema.from_ibis(schema))
+            kinds = with_digits(schema, dict(zip(schema, part.dtypes, strict=True)))
+            made = PyArrowData.convert_table(part.to_arrow(), kinds)
+            return made.cast(PyArrowSchema.from_ibis(kinds))
 
         if aggregate is None:
             return self._batches(self.compile(expr, params=params), convert, **options)
