@@ -234,3 +234,68 @@ def test_windows_on_the_streaming_engine(con: Backend, fresh: Fresh) -> None:
         query = f"SELECT b, row_number() OVER (ORDER BY b) AS n FROM {name} ORDER BY b"
         assert con.raw_sql(query).rows() == [(3, 1), (4, 2)]
     assert scans[0].columns == ("b",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("DATE", "2024-01-31"),
+        ("TIMESTAMP(3)", "2024-01-31"),
+        ("TIMESTAMP_LTZ(3)", "1 + 1"),
+        ("TIME", "40 + 2"),
+        ("TIME", "'12:34:56+02:00'"),
+        ("DATE", "CAST('2024-01-31 10:00:00' AS TIMESTAMP) + INTERVAL '1' DAY"),
+        ("BYTES", "'a' || 'b'"),
+        ("STRING", "1 + 1"),
+        ("INT", "5 / 2.0"),
+        ("BOOLEAN", "1 + 0"),
+        ("DATE", "TRUE AND TRUE"),
+    ],
+)
+def test_what_is_computed_is_not_taken_for_another_type(
+    con: Backend, fresh: Fresh, kind: str, value: str
+) -> None:
+    name = fresh()
+    con.raw_sql(f"CREATE TABLE {name} (`a b` {kind})")
+    with pytest.raises(FlussError, match=f"{name}.*a b"):
+        con.raw_sql(f"INSERT INTO {name} VALUES ({value})")
+    assert con.raw_sql(f"SELECT * FROM {name}").is_empty()
+
+
+def test_what_is_local_to_the_connection_is_not_changed(con: Backend, fresh: Fresh) -> None:
+    name = fresh()
+    con.raw_sql(f"CREATE TABLE {name} (k INT PRIMARY KEY NOT ENFORCED, v INT, note STRING)")
+    con.raw_sql(f"INSERT INTO {name} VALUES (1, 10, 'a'), (2, 20, 'b')")
+    con.raw_sql(f"CREATE TEMPORARY VIEW {name} AS SELECT k, 99 AS v, note FROM {name} WHERE k < 2")
+    for statement in (
+        f"DELETE FROM {name} WHERE v = 99",
+        f"UPDATE {name} SET v = v + 1",
+        f"INSERT INTO {name} VALUES (3, 30, 'c')",
+    ):
+        with pytest.raises(FlussError, match=f"{name}: it is local to the connection"):
+            con.raw_sql(statement)
+    con.raw_sql(f"DROP VIEW {name}")
+    found = con.raw_sql(f"SELECT k, v FROM {name} ORDER BY k")
+    assert found.rows() == [(1, 10), (2, 20)]
+
+
+def test_update_sets_the_column_that_is_named_and_no_other(con: Backend, fresh: Fresh) -> None:
+    name = fresh()
+    con.raw_sql(f"CREATE TABLE {name} (k INT PRIMARY KEY NOT ENFORCED, r ROW<x INT>, x INT)")
+    con.raw_sql(f"INSERT INTO {name} VALUES (1, ROW(2), 3)")
+    for target in ("r.x", "nosuch.x", f"nosuch.{name}.x"):
+        with pytest.raises(FlussError, match=f"{name}: SET .*{target}.*expected a column of"):
+            con.raw_sql(f"UPDATE {name} SET {target} = 5")
+    assert con.raw_sql(f"SELECT x FROM {name}").item() == 3
+    con.raw_sql(f"UPDATE {name} SET {name}.x = 5")
+    con.raw_sql(f"UPDATE {name} AS u SET u.x = u.x + 1")
+    assert con.raw_sql(f"SELECT x FROM {name}").item() == 6
+
+
+def test_update_of_a_column_that_cannot_be_null(con: Backend, fresh: Fresh) -> None:
+    name = fresh()
+    con.raw_sql(f"CREATE TABLE {name} (k INT PRIMARY KEY NOT ENFORCED, a INT NOT NULL, b INT)")
+    con.raw_sql(f"INSERT INTO {name} VALUES (1, 2, 3), (2, 3, NULL)")
+    con.raw_sql(f"UPDATE {name} SET a = a + 10 WHERE k = 1")
+    found = con.raw_sql(f"SELECT * FROM {name} ORDER BY k")
+    assert found.rows() == [(1, 12, 3), (2, 3, None)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import uuid
@@ -21,10 +22,12 @@ from pyspark.sql.functions import col, rand, when
 from pyspark.sql.types import StructType
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.client.write.append import AppendWriter
 from fluss_df.cluster import LocalCluster
+from fluss_df.errors import FlussError
 from fluss_df.io import scan_fluss, write_fluss
 from fluss_df.io.sinks.target import Target
-from fluss_df.metadata import TablePath
+from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.spark import FlussDataSource
 from fluss_df.spark.plan.options import WriteOptions
 from fluss_df.spark.plan.types import spark_schema
@@ -297,6 +300,36 @@ def test_a_speculative_attempt_does_no_harm(
     once.commit([late, second], 0)
     found = scan_fluss(target, connection=connection).collect()
     assert (found.height, found["id"].n_unique()) == (3000, 3000)
+
+
+def test_staged_rows_whose_place_is_not_known_are_staged_again(
+    writer: tuple[ExactlyOnceWriter, TablePath], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a repeated request may be answered as a duplicate, without an offset
+    monkeypatch.setattr(AppendWriter, "offsets", lambda _: [])
+    with pytest.raises(FlussError, match="did not say where all of them are"):
+        stage(writer[0], str(uuid.uuid4()), rows(0, 10))
+
+
+def test_nothing_is_sent_behind_an_error(
+    writer: tuple[ExactlyOnceWriter, TablePath],
+    connection: FlussConnection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    info = connection.get_table(writer[1]).get_table_info()
+    publisher = Publisher(connection, info, Ledger(connection, "none", "none"))
+    ended: list[int] = []
+
+    async def send(_: Publisher, bucket: TableBucket, __: object) -> None:
+        if bucket.bucket_id == 0:
+            raise FlussError("the first bucket refused")
+        await asyncio.sleep(0.2)
+        ended.append(bucket.bucket_id)
+
+    monkeypatch.setattr(Publisher, "_send_all", send)
+    with pytest.raises(FlussError, match="the first bucket refused"):
+        connection.io.run(publisher._send({TableBucket(info.table_id, n): [] for n in range(3)}))
+    assert ended == [1, 2]
 
 
 @pytest.mark.parametrize("keys", [None, ["id"]])

@@ -145,7 +145,7 @@ class Statements(Merging):
         if isinstance(target, exp.Schema):
             listed = [item.name for item in target.expressions]
             target = target.this
-        path = self.path(target.name, target.db or None)
+        path = self._written_path(target, "INSERT INTO")
         info = self.written_info(path)
         constants = self._partition_values(target.args.get("partition"), info)
         columns = [c for c in info.get_column_names() if c not in constants]
@@ -244,6 +244,7 @@ class Statements(Merging):
         for item in tree.expressions:
             if not isinstance(item, exp.EQ) or not isinstance(item.this, exp.Column):
                 raise unsupported(f"part of UPDATE {path}", item)
+            _require_of_table(item.this, tree.this, path)
             if item.this.name in keys or item.this.name in new:
                 why = "is of the primary key" if item.this.name in keys else "is set twice"
                 raise FlussError(f"UPDATE {path}: column '{item.this.name}' {why}{spot(item.this)}")
@@ -254,14 +255,11 @@ class Statements(Merging):
                 )
             new[item.this.name] = item.expression
         require_columns(list(new), columns, f"UPDATE {path}: SET")
-        others = [
-            c
-            for c in info.schema.columns
-            if c.name in columns and c.name not in keys and c.name not in new
-        ]
-        # other columns keep their values, whoever writes them meanwhile; Fluss does so with columns
-        # that can be null
-        partial = all(c.type.nullable for c in others)
+        values = [c for c in info.schema.columns if c.name in columns and c.name not in keys]
+        others = [c for c in values if c.name not in new]
+        # other columns keep their values, whoever writes them meanwhile; Fluss does so in tables
+        # whose columns can be null
+        partial = all(c.type.nullable for c in values)
         names = [n for n in columns if n in keys or n in new] if partial else columns
         chosen = exp.select(
             *(
@@ -296,11 +294,18 @@ class Statements(Merging):
 
     def _only_table(self, tree: exp.Update | exp.Delete, what: str) -> TablePath:
         """Return the table of a statement that speaks of no other."""
-        path = self.path(tree.this.name, tree.this.db or None)
+        path = self._written_path(tree.this, what)
         for part in ("from_", "using", "returning", "limit", "order", "with_"):
             if tree.args.get(part):
                 raise FlussError(f"{what} {path} cannot be run with {part.strip('_').upper()}")
         return path
+
+    def _written_path(self, table: exp.Expr, what: str) -> TablePath:
+        """Return the table of Fluss that a statement changes, whose rows it reads by this name."""
+        name, database = table.name, table.text("db") or None
+        if self.is_local(name, database):
+            raise FlussError(f"{what} {name}: it is local to the connection")
+        return self.path(name, database)
 
     def _found(self, query: exp.Select, tree: exp.Update | exp.Delete) -> pl.LazyFrame:
         """Return what a query finds in the rows that a statement is about."""
@@ -314,6 +319,16 @@ class Statements(Merging):
             raise FlussError(f"EXPLAIN is for queries, not for {tree.sql(Fluss)[:80]}{spot(tree)}")
         frame = SqlScope(self).run(tree, count_hints(query))
         return pl.DataFrame({"plan": [explain(frame) or plan_text(frame)]})
+
+
+def _require_of_table(column: exp.Column, table: exp.Expr, path: TablePath) -> None:
+    """Raise for the target of a SET that is not a column by its name, or by its table's and its."""
+    around = [part.name for part in column.parts[:-1]]
+    if around not in ([], [table.alias], [path.table_name], [path.database_name, path.table_name]):
+        raise FlussError(
+            f"UPDATE {path}: SET {column.sql(Fluss)}: expected a column of the table; of a row all"
+            f" fields are set together{spot(column)}"
+        )
 
 
 def _query_of(values: exp.Values) -> exp.Select:

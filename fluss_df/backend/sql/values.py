@@ -37,7 +37,7 @@ _PARSED: dict[TypeRoot, tuple[str, Callable[[str], Any]]] = {
     _R.DATE: ("'2024-01-31'", date.fromisoformat),
     _R.TIME_WITHOUT_TIME_ZONE: (
         "'12:34:56', with at most six digits of a second",
-        lambda text: time.fromisoformat(_shortest(text, 6)),
+        lambda text: _time(text),
     ),
     _R.TIMESTAMP_WITHOUT_TIME_ZONE: ("'2024-01-31 12:34:56'", lambda text: _timestamp(text, None)),
     _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE: (
@@ -49,6 +49,18 @@ _PARSED: dict[TypeRoot, tuple[str, Callable[[str], Any]]] = {
 READ_FROM_TEXT = frozenset(_PARSED)
 _TYPED = (exp.DType.DATE, exp.DType.TIME, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPLTZ)
 
+
+# types of what is computed, and of Fluss
+# a moment without a zone is that of UTC
+_NAIVE = (_R.TIMESTAMP_WITHOUT_TIME_ZONE, _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE)
+_AWARE = (_R.TIMESTAMP_WITH_LOCAL_TIME_ZONE,)
+_OF_PYTHON: dict[type, tuple[TypeRoot, ...]] = {
+    bool: (_R.BOOLEAN,),
+    str: (_R.STRING, _R.CHAR),
+    bytes: (_R.BYTES, _R.BINARY),
+    date: (_R.DATE,),
+    time: (_R.TIME_WITHOUT_TIME_ZONE,),
+}
 
 _FRACTION = re.compile(r"\.(\d+)")
 # a time with seven digits of a second or more, and its zone
@@ -197,8 +209,7 @@ def _scalar(cell: exp.Expr, root: TypeRoot, compute: Compute) -> Any:
     if text is None:
         if isinstance(cell, exp.Var):
             raise _MisfitError("expected a value, or NULL")
-        value = compute(cell)
-        return _numeric(value, root) if isinstance(value, Decimal) else value
+        return _computed(compute(cell), root)
     if root in _PARSED:
         example, parsed = _PARSED[root]
         try:
@@ -206,6 +217,21 @@ def _scalar(cell: exp.Expr, root: TypeRoot, compute: Compute) -> Any:
         except (ValueError, pa.ArrowException):
             raise _MisfitError(f"expected {example}") from None
     return _of(root, text, _R.STRING, _R.CHAR)
+
+
+def _computed(value: Any, root: TypeRoot) -> Any:
+    """Return a value of Python that was computed, where it is one of a type as it is."""
+    if isinstance(value, float) and root not in _INTEGERS:
+        return _of(root, value, *_FLOATS)
+    if isinstance(value, Decimal | int | float) and not isinstance(value, bool):
+        return _numeric(Decimal(value), root)
+    if isinstance(value, datetime):
+        aware = value.tzinfo is not None
+        return _of(root, value, *(_AWARE if aware else _NAIVE))
+    for kind, roots in _OF_PYTHON.items():
+        if isinstance(value, kind):
+            return _of(root, value, *roots)
+    return value
 
 
 def _numeric(number: Decimal, root: TypeRoot) -> Any:
@@ -281,6 +307,13 @@ def _shortest(text: str, most: int) -> str:
     if len(left) > most:
         raise ValueError("more digits of a second than there are")
     return f"{text[: digits.start()]}.{left or '0'}{text[digits.end() :]}"
+
+
+def _time(text: str) -> time:
+    found = time.fromisoformat(_shortest(text, 6))
+    if found.tzinfo is not None:
+        raise ValueError("a time of the day has no zone")
+    return found
 
 
 def _timestamp(text: str, zone: str | None) -> datetime | pa.Scalar:

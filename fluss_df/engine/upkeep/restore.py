@@ -288,8 +288,9 @@ def _unpack(archive: tarfile.TarFile, folder: Path, room: int, read: Callable[[]
         if not _MEMBER.fullmatch(member.name) or member.issparse() or member.size < 0:
             raise FlussError(f"{member.name!r} is no file of a backup")
         room -= member.size
-        most = _MOST_CATALOG_BYTES if member.name.startswith(CATALOG) else room
-        if members > _MOST_MEMBERS or room < 0 or member.size > most:
+        read_whole = member.name.startswith(CATALOG)
+        too_large = read_whole and member.size > _MOST_CATALOG_BYTES
+        if members > _MOST_MEMBERS or room < 0 or too_large:
             raise FlussError(
                 f"at {member.name} it is larger than the room for it: {members:,} files, and"
                 f" {member.size:,} bytes in this one"

@@ -27,7 +27,7 @@ class SyncedFileIO(PyArrowFileIO):
         file = super().new_output(location)
         # other file systems keep what they took
         if isinstance(file._filesystem, LocalFileSystem):
-            file.__class__ = _SyncedFile
+            return _SyncedFile(location, file._path, file._filesystem, file._buffer_size)
         return file
 
 

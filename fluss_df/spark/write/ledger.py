@@ -218,6 +218,13 @@ class Ledger:
                 rows += piece.rows
             writer.flush()
             results = writer.offsets()
+        if sum(result.rows for result in results) != count:
+            # the answer to a repeated request may not say where the rows of the first one are
+            raise FlussError(
+                f"table {self._staged}: of {count} staged batches of rows the cluster did not say"
+                " where all of them are; the task is to be run again",
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+            )
         place = (0, 0, 0)
         if results:
             (result,) = results

@@ -160,7 +160,11 @@ class Publisher:
 
     async def _send(self, by_bucket: dict[TableBucket, list[EncodedLogBatch]]) -> None:
         """Send pieces: one after the other in each bucket, buckets side by side."""
-        await asyncio.gather(*(self._send_all(b, pieces) for b, pieces in by_bucket.items()))
+        sends = (self._send_all(b, pieces) for b, pieces in by_bucket.items())
+        # where one fails, the others end first: nothing is sent behind an error
+        for result in await asyncio.gather(*sends, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
 
     async def _send_all(self, bucket: TableBucket, pieces: Sequence[EncodedLogBatch]) -> None:
         for piece in pieces:
