@@ -73,9 +73,9 @@ def _known(text: str) -> tuple[Schema, _End]:
 
 
 def _walk(data: bytes) -> Schema:
-    header, at = _header(data)
+    header, said, at = _header(data)
     codec = header.compression_codec()
-    schema, end_of = _known(header.meta[_SCHEMA])
+    schema, end_of = _known(said[_SCHEMA])
     left = _MOST_BYTES
     while at < len(data):
         records, at = _long(data, at)
@@ -102,8 +102,8 @@ def _walk(data: bytes) -> Schema:
     return schema
 
 
-def _header(data: bytes) -> tuple[AvroFileHeader, int]:
-    """Return what a file says of itself, and where its first block begins."""
+def _header(data: bytes) -> tuple[AvroFileHeader, dict[str, str], int]:
+    """Return what a file says of itself, also by its names, and where its first block begins."""
     if not data.startswith(_MAGIC):
         raise ValueError("it is no Avro file")
     said: dict[str, str] = {}
@@ -114,7 +114,7 @@ def _header(data: bytes) -> tuple[AvroFileHeader, int]:
             sync = data[at : at + _SYNC_BYTES]
             if len(sync) < _SYNC_BYTES:
                 raise ValueError("its header is cut off")
-            return AvroFileHeader(_MAGIC, said, sync), at + _SYNC_BYTES
+            return AvroFileHeader(_MAGIC, said, sync), said, at + _SYNC_BYTES
         if count < 0:
             # the bytes of the entries stand before them
             count, (_, at) = -count, _long(data, at)
