@@ -58,6 +58,22 @@ def test_a_log_that_expires_after_the_lake_was_asked(
         assert (written, asked) == ((4500, 3) if before else (3000, 3))
 
 
+def test_partitions_have_one_name_in_both_halves(tmp_path: Path) -> None:
+    with (
+        EmbeddedFluss(tmp_path / "folder", options=OPTIONS) as engine,
+        engine.connection() as connection,
+    ):
+        folder = Folder(connection)
+        columns = {"a": pa.string(), "id": pa.int64(), "b": pa.string()}
+        folder.create("t", columns, parts=["b", "a"])
+        rows = pl.DataFrame({"a": ["x", "y"], "id": [1, 2], "b": ["p", "q"]})
+        folder.write("t", rows, create_partitions=True)
+        folder.tier("t")
+        folder.write("t", rows)
+        found = folder.scan("t", include_metadata=True).collect()
+        assert sorted(found["_partition"]) == ["p$x", "p$x", "q$y", "q$y"]
+
+
 def test_keys_whose_changes_expired_before_the_lake_had_them_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -428,8 +428,8 @@ def _column(
             return pl.lit(None, dtype=wanted).alias(name)
         return retyped(exact(name), there[name], wanted)
     if name == PARTITION_COLUMN:
-        keys = set(info.get_partition_keys())
-        texts = [_named(c, there[c.name]) for c in info.schema.columns if c.name in keys]
+        kinds = {column.name: column for column in info.schema.columns}
+        texts = [_named(kinds[key], there[key]) for key in info.get_partition_keys()]
         return pl.concat_str(texts, separator="$").alias(name)
     return exact(_ADDED[name]).cast(wanted).alias(name)
 
