@@ -7,13 +7,13 @@ table whose metadata is cut short is lost with all that its snapshots have.
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from pyarrow.fs import LocalFileSystem
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 
 from fluss_df.engine.files.files import sync_file, sync_folder
+from fluss_df.hooks import Closing
 
 if TYPE_CHECKING:
     from pyiceberg.io import OutputStream
@@ -36,7 +36,7 @@ class _SyncedFile(PyArrowFile):
         return _SyncedStream(super().create(overwrite), Path(self._path))
 
 
-class _SyncedStream:
+class _SyncedStream(Closing):
     """A file that is being written."""
 
     def __init__(self, stream: Any, path: Path) -> None:
@@ -64,14 +64,3 @@ class _SyncedStream:
         # the first file of a folder makes the folder
         for folder in (self._path.parent, self._path.parent.parent):
             sync_folder(folder)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
