@@ -12,6 +12,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.backend import Backend
+from tests.backend.beside_duckdb import in_duckdb
 from tests.backend.test_sql_forms import T, U, lines, plain
 
 
@@ -31,11 +32,7 @@ def con(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
 
 @pytest.fixture(scope="module")
 def duck(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("duck")
-    backend = ibis.duckdb.connect()
-    for name, frame in (("t", T), ("u", U)):
-        frame.write_parquet(folder / f"{name}.parquet")
-        backend.con.execute(f"CREATE TABLE {name} AS SELECT * FROM '{folder / name}.parquet'")
+    backend = in_duckdb(tmp_path_factory.mktemp("duck"), {"t": T, "u": U})
     backend.con.execute("CREATE VIEW k AS SELECT * FROM t")
     return backend
 

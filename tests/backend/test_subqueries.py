@@ -13,6 +13,7 @@ from ibis import _
 
 import fluss_df as fluss
 from fluss_df.backend import Backend
+from tests.backend.beside_duckdb import in_duckdb
 
 T = pl.DataFrame({"k": [1, 2, 3], "n": [0, 1, 2]})
 S = pl.DataFrame({"k": [1, 1, 2], "x": [1, 2, 3], "g": [1, 1, 2]})
@@ -49,12 +50,7 @@ def con(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
 
 @pytest.fixture(scope="module")
 def duck(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("duck")
-    backend = ibis.duckdb.connect()
-    for name, frame in FRAMES.items():
-        frame.write_parquet(folder / f"{name}.parquet")
-        backend.con.execute(f"CREATE TABLE {name} AS SELECT * FROM '{folder / name}.parquet'")
-    return backend
+    return in_duckdb(tmp_path_factory.mktemp("duck"), FRAMES)
 
 
 def column(backend: Any, form: Form, tables: tuple[str, str] = ("t", "s")) -> list[Any]:
