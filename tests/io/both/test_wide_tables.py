@@ -46,4 +46,5 @@ def test_a_wide_table_takes_linear_time(keys: list[str] | None) -> None:
                 taken.setdefault(what, []).append(best)
             assert scan.collect().equals(frame)
     few, many = (sum(times) for times in zip(*taken.values(), strict=True))
-    assert many < 15 * few, taken
+    # Halfway to the square: a busy machine makes twice the factor of a quiet one.
+    assert many < 32 * few, taken
