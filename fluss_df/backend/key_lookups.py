@@ -181,6 +181,8 @@ def is_small(frame: pl.LazyFrame, connection: FlussConnection) -> bool:
     rows = 0
     for plan in (planned.plan for planned in found):
         rows += plan.rows
+        if plan.lake is not None:
+            rows += plan.lake.rows
         if plan.reads == CURRENT_ROWS:
             info = connection.get_table(plan.table).get_table_info()
             rows += _last_offsets(connection, info)

@@ -86,6 +86,13 @@ def layout(path: TablePath, descriptor: TableDescriptor) -> tuple[Any, list[tupl
                 f" Column `{key}` is not string type.",
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             )
+    for key in schema.primary_keys:
+        if kinds[key].root in (TypeRoot.FLOAT, TypeRoot.DOUBLE):
+            raise FlussError(
+                f"table {path}: column '{key}' is of the primary key, and Iceberg has no keys of"
+                f" {kinds[key]}; keep such numbers as DECIMAL, or leave the lake off",
+                ErrorCode.INVALID_TABLE_EXCEPTION,
+            )
     for name, kind in zip(_SYSTEM, (IntegerType(), LongType(), TimestamptzType()), strict=True):
         columns.append(NestedField(next(ids), name, kind, required=True))
     named = {column.name: column.field_id for column in columns}

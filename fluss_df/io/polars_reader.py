@@ -154,6 +154,10 @@ class LogRead(PlannedRead):
         self.source = scan.source
         self.info = info
 
+    def lazy(self) -> pl.LazyFrame:
+        """Return the frame of the rows; where all are in the lake, there is nothing to read."""
+        return super().lazy() if self.plan.splits else self.lazy_without_rows()
+
     def metrics(self) -> ScanMetrics:
         """Return counters that the connection's contain."""
         return ScanMetrics(parent=self.source.connection.metrics)

@@ -13,7 +13,8 @@ from fluss_df.client.lookup.lookuper import Lookuper, PrefixLookuper
 from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io.base.arrow import chosen, polars_schema, sliced, to_polars
-from fluss_df.io.base.names import all_exact, exact
+from fluss_df.io.base.names import all_exact
+from fluss_df.io.overridden import OverriddenRows
 from fluss_df.io.polars_reader import FlussScan, LogRead
 from fluss_df.io.scans.changes import changes_schema
 from fluss_df.io.scans.known import KnownTable, Moment
@@ -137,13 +138,13 @@ class FlussSnapshot(ScanNode):
         if lake is None:
             return LogRead(later, info, plan).lazy().select(all_exact(source.columns))
         rows, part = lake_half(whole, info, lake, wanted_files(info, lake, conditions))
-        changes = LogRead(later, info, dataclasses.replace(plan, lake=part)).lazy()
-        change = exact(CHANGE_TYPE_COLUMN)
-        # the last one of a key, all of which are of one bucket, in the order of their offsets
-        on, columns_of = all_exact(keys), all_exact(source.columns)
-        last = changes.filter(change != "update_before").unique(subset=on, keep="last").cache()
-        old = rows.join(last.select(on), on=on, how="anti").select(columns_of)
-        return pl.concat([old, last.filter(change != "delete").select(columns_of)])
+        changes = LogRead(later, info, dataclasses.replace(plan, lake=part))
+        columns_of = all_exact(source.columns)
+        if not plan.splits:
+            return pl.concat([rows.select(columns_of), changes.lazy().select(columns_of)])
+        # statistics of the lake's files say nothing of conditions that are none of ours
+        usable = [condition for condition in conditions if condition.predicate is not None]
+        return OverriddenRows(rows, changes, keys, self.polars_schema, usable).lazy()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"source": self.source}

@@ -34,7 +34,8 @@ _RESOLVED = re.compile(r", cached_resolves: \d+")
 _SOURCE = re.compile(r"\bSCAN\b")
 # names that Ibis makes up for columns, other ones each time
 _MADE_UP = re.compile(rb"(ibis_[^\"\x00\n]{1,255}?_)([a-z2-7]{26})(?![a-z2-7])")
-_OURS = re.compile(r"\bExternalReaderBuilder SCAN\b.*\n\s*name: fluss\n")
+# one that is read, and one that has no rows
+_OURS = re.compile(r"\bExternalReaderBuilder SCAN\b.*\n\s*name: fluss\n|\bPYTHON\[fluss\] SCAN\b")
 # a node (and the renaming in with_known_schema), whose rows are filtered at the most
 _FILTERED = (
     r"SELECT \[len\(\)\]\n( *FILTER [^\n]*\n *FROM\n)*( *SELECT [^\n]*\0[^\n]*\n){2}"
@@ -107,7 +108,7 @@ def shown_numbers(frame: pl.LazyFrame, key: str) -> tuple[list[int], bool]:
     The plan is made once for both, because that asks servers.
     """
     plan = frame.explain()
-    found = re.findall(rf"^\s+{key}: #(\d+)$", plan, re.MULTILINE)
+    found = re.findall(rf"^\s+(?:INFO: )?{key}: #(\d+)(?: \||$)", plan, re.MULTILINE)
     alone = len(_SOURCE.findall(plan)) == len(_OURS.findall(plan))
     return [int(number) for number in dict.fromkeys(found)], alone
 

@@ -270,10 +270,16 @@ def _text(function: Any, inputs: Sequence[ExprNode]) -> Predicate:
 
 
 class PolarsConjunct(Conjunct):
-    """A condition that Polars gave a scan."""
+    """A condition that Polars gave a scan.
+
+    Attributes
+    ----------
+    expression
+        The condition itself.
+    """
 
     def __init__(self, expression: pl.Expr, schema: pa.Schema) -> None:
-        self._expression = expression
+        self.expression = expression
         self.columns = root_names(expression)
         self.predicate: Predicate | None
         try:
@@ -285,7 +291,7 @@ class PolarsConjunct(Conjunct):
 
     def matches(self, rows: pa.Table) -> Mask:
         """Evaluate the expression itself."""
-        result: Mask = matches(self._expression, pl.DataFrame(rows)).to_numpy()
+        result: Mask = matches(self.expression, pl.DataFrame(rows)).to_numpy()
         return result
 
 

@@ -30,6 +30,7 @@ class Folder:
         keys: Sequence[str] = (),
         *,
         parts: Sequence[str] = (),
+        bucket_keys: Sequence[str] = (),
         buckets: int = 1,
         properties: Mapping[str, str] | None = None,
     ) -> None:
@@ -42,6 +43,7 @@ class Folder:
             fluss.TableDescriptor(
                 fluss.Schema(schema, list(keys) or None),
                 bucket_count=buckets,
+                bucket_keys=list(bucket_keys) or None,
                 partition_keys=list(parts) or None,
                 properties={"table.datalake.enabled": "true", **(properties or {})},
             ),

@@ -102,21 +102,27 @@ def file_filter(table: Table, predicates: Sequence[Predicate]) -> Callable[[Data
     """
     schema = table.schema()
     kept: list[Any] = []
+    columns: list[frozenset[str]] = []
     for predicate in predicates:
         # types and values that Iceberg does not have raise errors of many kinds
         with contextlib.suppress(Exception):
             expression = _ToIceberg().visit(predicate)
             bind(schema, expression, case_sensitive=True)
             kept.append(expression)
+            columns.append(predicate.columns())
     if not kept:
         return lambda file: True
     wanted = ice.And(*kept) if len(kept) > 1 else kept[0]
+    named = {schema.find_field(name).field_id for name in set().union(*columns)}
     by_columns = _InclusiveMetricsEvaluator(schema, wanted)
     by_spec: dict[int, Callable[[DataFile], bool]] = {}
     specs = table.specs()
 
     def of_partition(spec_id: int) -> Callable[[DataFile], bool]:
         spec = specs[spec_id]
+        if named.isdisjoint(field.source_id for field in spec.fields):
+            # as of a table of which files are apart by bucket alone
+            return lambda file: True
         projected = inclusive_projection(schema, spec)(wanted)
         fits = expression_evaluator(_partition_schema(spec, schema), projected, True)
         return lambda file: fits(file.partition)

@@ -57,6 +57,9 @@ class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
         super().__init__(path, rows, deletes, ever - now)
         # which takes longer than all else that is done for a query
         self._columns = lake_columns(table)
+        # the frame of all files, which a query that nothing prunes reads; without deletes it is
+        # no more than their names
+        self._whole: pl.LazyFrame | None = None
 
     def wanted(self, predicates: Sequence[Predicate]) -> list[IcebergFile]:  # noqa: D102
         keep = file_filter(self._table, predicates)
@@ -66,8 +69,14 @@ class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
         deletes = (*self._parts.positions, *self._parts.equalities) if files else ()
         sizes = [(e.file.file_path, e.file.file_size_in_bytes) for e in deletes]
         self.require_there(files, [(local_path(str(path)), int(size)) for path, size in sizes])
+        is_whole = not deletes and len(files) == len(self.files)
+        if is_whole and self._whole is not None:
+            return self._whole
         parts = replace(self._parts, rows=tuple(file.entry for file in files))
-        return lake_frame(self._table, parts, access=self._access, columns_of=self._columns)
+        frame = lake_frame(self._table, parts, access=self._access, columns_of=self._columns)
+        if is_whole:
+            self._whole = frame
+        return frame
 
 
 def _file(table: Table, entry: LakeFile) -> IcebergFile:

@@ -1,0 +1,178 @@
+"""Rows of primary-key tables in a lake, of which some, all or none changed since."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from polars.testing import assert_frame_equal
+
+import fluss_df as fluss
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from fluss_df.errors import FlussError
+from tests.lake.tables_by_hand import Folder
+
+ROOT = Path(__file__).parents[2]
+Engine: TypeAlias = Literal["in-memory", "streaming"]
+ENGINES: tuple[Engine, ...] = ("in-memory", "streaming")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Folder]:
+    options = EngineOptions(lake_tiering=False)
+    with (
+        EmbeddedFluss(tmp_path / "folder", options=options) as engine,
+        engine.connection() as connection,
+    ):
+        yield Folder(connection)
+
+
+def rows(ids: range, text: str) -> pl.DataFrame:
+    columns = {"id": ids, "v": [f"{text}{n}" for n in ids], "n": [n % 7 for n in ids]}
+    return pl.DataFrame(columns, schema={"id": pl.Int64, "v": pl.String, "n": pl.Int64})
+
+
+def keyed(folder: Folder, name: str = "t") -> None:
+    columns = {"id": pa.int64(), "v": pa.string(), "n": pa.int64()}
+    folder.create(name, columns, ["id"], buckets=2)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("changed", [0, 1, 1000, 65_536])
+def test_the_last_of_each_key(folder: Folder, engine: Engine, changed: int) -> None:
+    keyed(folder)
+    before = rows(range(65_536), "a")
+    folder.write("t", before)
+    folder.tier("t")
+    # each twice, so that the first change must not be what is found
+    folder.write("t", rows(range(changed), "b"))
+    folder.write("t", rows(range(changed), "c"))
+    added = rows(range(100_000, 100_000 + changed), "d")
+    folder.write("t", added)
+    gone = pl.DataFrame({"id": range(changed // 2)}, schema={"id": pl.Int64})
+    folder.write("t", gone, mode="delete")
+    expected = pl.concat([rows(range(changed), "c"), before.slice(changed), added])
+    expected = expected.slice(gone.height).sort("id")
+    scan = folder.scan("t")
+
+    def found(query: pl.LazyFrame) -> pl.DataFrame:
+        return query.collect(engine=engine)
+
+    assert_frame_equal(found(scan).sort("id"), expected)
+    for where in (
+        pl.col("id") < 700,
+        pl.col("v").str.starts_with("c1"),
+        pl.col("n").is_in([3, 5]) & (pl.col("id") > 64_000),
+        # nothing that Fluss has a word for
+        pl.col("v").str.len_bytes() > 5,
+    ):
+        assert_frame_equal(found(scan.filter(where)).sort("id"), expected.filter(where))
+    assert found(scan.select(pl.len())).item() == expected.height
+    assert found(scan.select(pl.col("n").sum())).item() == expected["n"].sum()
+    assert found(scan.head(10)).height == min(10, expected.height)
+    assert found(scan.slice(5, 7)).height == 7
+    assert found(scan.head(9).filter(pl.col("id") >= 0)).height == 9
+    assert fluss.count(scan) == expected.height
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_keys_of_several_columns_and_kinds(folder: Folder, engine: Engine) -> None:
+    columns = {
+        "day": pa.date32(),
+        "name": pa.string(),
+        "price": pa.decimal128(10, 2),
+        "bytes": pa.binary(),
+        "v": pa.int64(),
+    }
+    folder.create("t", columns, ["day", "name", "price", "bytes"], bucket_keys=["name"])
+    keys = {
+        "day": [dt.date(2026, 1, day) for day in (1, 1, 2, 2)],
+        "name": ["b", "a", "a", "ä"],
+        "price": [Decimal("1.10"), Decimal("1.10"), Decimal("-0.01"), Decimal("1.10")],
+        "bytes": [b"", b"\0", b"", b"\xff"],
+    }
+    schema = {"price": pl.Decimal(10, 2)}
+    before = pl.DataFrame({**keys, "v": range(4)}, schema_overrides=schema)
+    folder.write("t", before)
+    folder.tier("t")
+    after = before.with_columns(v=pl.col("v") + 10)
+    folder.write("t", after[1:3])
+    found = folder.scan("t").collect(engine=engine)
+    expected = pl.concat([before[:1], after[1:3], before[3:]])
+    assert_frame_equal(found, expected, check_row_order=False)
+
+
+def test_many_such_tables_in_one_query_on_one_thread(tmp_path: Path) -> None:
+    """A query within a query waits for nothing that the outer one has."""
+    code = """
+import sys
+import polars as pl, pyarrow as pa
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from tests.lake.tables_by_hand import Folder
+assert pl.thread_pool_size() == 1
+options = EngineOptions(lake_tiering=False)
+with EmbeddedFluss(sys.argv[1], options=options) as engine, engine.connection() as connection:
+    folder = Folder(connection)
+    scans = []
+    for name in "abcd":
+        folder.create(name, {"id": pa.int64(), "v": pa.int64()}, ["id"], buckets=2)
+        folder.write(name, pl.DataFrame({"id": range(50_000), "v": range(50_000)}))
+        folder.tier(name)
+        folder.write(name, pl.DataFrame({"id": range(0, 50_000, 50), "v": [7] * 1000}))
+        scans.append(folder.scan(name))
+    first, *others = scans
+    for other in others:
+        first = first.join(other, on="id", suffix=f"_{len(first.collect_schema())}")
+    for made in ("in-memory", "streaming"):
+        print(first.select(pl.len(), pl.col("v").sum()).collect(engine=made).row(0))
+        print(pl.concat(scans).select(pl.len()).collect(engine=made).item())
+"""
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "folder")],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+        timeout=100,
+    ).stdout
+    row = (50_000, sum(range(50_000)) - sum(range(0, 50_000, 50)) + 7000)
+    assert said.splitlines() == [str(row), "200000"] * 2
+
+
+def test_a_lake_without_later_rows_is_read_without_a_reader_of_the_log(folder: Folder) -> None:
+    keyed(folder)
+    folder.create("log", {"id": pa.int64(), "v": pa.string(), "n": pa.int64()})
+    before = rows(range(100), "a")
+    for name in ("t", "log"):
+        folder.write(name, before)
+        folder.tier(name)
+        query = folder.scan(name).filter(pl.col("id") >= 50).select("v")
+        plan = query.explain()
+        assert "Parquet SCAN" in plan
+        assert "ExternalReader" not in plan
+        assert "JOIN" not in plan
+        assert "PYTHON[fluss] SCAN" in plan
+        # where it is found, too
+        assert "0 rows" in fluss.explain(query)
+        with fluss.track_scans() as scans:
+            assert query.collect().height == 50
+        assert [scan.plan.lake.rows for scan in scans if scan.plan.lake is not None] == [100]
+        (report,) = fluss.fetched(query)
+        assert (report.requests, report.rows) == (0, 0)
+        folder.write(name, rows(range(100, 101), "b"))
+        assert query.collect().height == 51
+        assert fluss.fetched(query)[0].rows == 1
+
+
+def test_keys_that_no_iceberg_table_has_are_told(folder: Folder) -> None:
+    with pytest.raises(FlussError, match="Iceberg has no keys of double"):
+        folder.create("t", {"id": pa.float64()}, ["id"])
