@@ -95,5 +95,5 @@ class OverriddenRows(PlannedRead):
         # all changes of a key are of one bucket, in the order of their offsets
         signs = key_signs(self._keys, changes.schema)
         key = [*all_exact(self._keys), *all_exact(signs)]
-        last = changes.with_columns(**signs).unique(key, keep="last", maintain_order=True)
+        last = changes.with_columns(**signs).unique(key, keep="last")
         return last.select(all_exact(read))
