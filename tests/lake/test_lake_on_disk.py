@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 from pyiceberg.exceptions import CommitFailedException
@@ -23,6 +24,7 @@ from fluss_df.lake.iceberg import file_io
 from fluss_df.lake.iceberg.catalog import open_table
 from fluss_df.lake.iceberg_writing.commit import commit_snapshot
 from fluss_df.lake.iceberg_writing.tasks import _rows_of
+from fluss_df.lake.rounds.lake_rows import dictionary_columns
 from tests.lake.folders import BY_HAND, assert_reads, catalog, table, tier
 
 
@@ -218,3 +220,33 @@ def test_a_change_that_is_done_is_no_error_where_its_mark_is_gone(by_hand: Embed
     with lake.altering(lake_table.path, schema, schema):
         (by_hand.folder / "lake/altering").unlink()
     assert not (by_hand.folder / "lake/altering").exists()
+
+
+def test_columns_whose_values_repeat_have_dictionaries(tmp_path: Path) -> None:
+    count = 3000
+    rows = pa.table(
+        {
+            "number": range(count),
+            "kind": [n % 5 for n in range(count)],
+            "a.b": [f"{n % 7}" for n in range(count)],
+            "text": [f"{n}" for n in range(count)],
+            "parts": [[{"x": n % 3}] for n in range(count)],
+            "named": pa.array([[("k", n)] for n in range(count)], pa.map_(pa.string(), pa.int64())),
+            "none": pa.nulls(count, pa.string()),
+            "flag": [True] * count,
+        }
+    )
+    file = tmp_path / "rows.parquet"
+    for part in (rows, rows.slice(0, 0), rows.slice(5, 1)):
+        names = dictionary_columns(part, part.schema)
+        pq.write_table(part, file, use_dictionary=names)
+        groups = pq.ParquetFile(file).metadata
+        found = set()
+        for group in map(groups.row_group, range(groups.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                if "RLE_DICTIONARY" in column.encodings:
+                    found.add(column.path_in_schema)
+        if part.num_rows == count:
+            nested = {"parts.list.element.x", "named.key_value.key", "named.key_value.value"}
+            assert found == {"kind", "a.b", "none", *nested}
+        assert pq.read_table(file).equals(part)

@@ -21,7 +21,7 @@ from pyiceberg.typedef import Record
 
 from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg_writing.bounds import file_schema, file_statistics
-from fluss_df.lake.rounds.lake_rows import is_a_group, write_groups
+from fluss_df.lake.rounds.lake_rows import dictionary_columns, is_a_group, write_groups
 
 if TYPE_CHECKING:
     from pyiceberg.io import OutputStream
@@ -120,6 +120,7 @@ class RollingWriter:
                 self._stream,
                 self._files._file_schema,
                 store_decimal_as_integer=True,
+                use_dictionary=dictionary_columns(rows, self._files._file_schema),
                 **self._files._options,
             )
         write_groups(self._parquet, rows, self._files._file_schema)

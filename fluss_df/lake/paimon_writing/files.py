@@ -23,7 +23,12 @@ from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon_writing.rows import binary_row
 from fluss_df.lake.paimon_writing.schema import WriteSchema
 from fluss_df.lake.paimon_writing.statistics import Statistics, row_value
-from fluss_df.lake.rounds.lake_rows import has_nanoseconds, is_a_group, write_groups
+from fluss_df.lake.rounds.lake_rows import (
+    dictionary_columns,
+    has_nanoseconds,
+    is_a_group,
+    write_groups,
+)
 
 _TARGET_OPTION: Final = "target-file-size"
 # Paimon's own defaults: of primary-key tables and of others
@@ -126,10 +131,16 @@ def discard_path(path: str) -> None:
 
 
 class _File:
-    """One Parquet file that is being written."""
+    """One Parquet file that is being written: of rows that begin with ``first``."""
 
     def __init__(
-        self, files: PaimonFiles, partition: bytes, bucket: int, *, changelog: bool = False
+        self,
+        files: PaimonFiles,
+        partition: bytes,
+        bucket: int,
+        first: pa.Table,
+        *,
+        changelog: bool = False,
     ) -> None:
         kind = "changelog" if changelog else "data"
         self._files = files
@@ -147,6 +158,7 @@ class _File:
                 compression=files.codec,
                 compression_level=files.level,
                 store_decimal_as_integer=True,
+                use_dictionary=dictionary_columns(first, files.schema.file),
                 # as Paimon has moments of more digits than six
                 use_deprecated_int96_timestamps=has_nanoseconds(pa.struct(files.schema.rows)),
             )
@@ -268,7 +280,7 @@ class _RolledWriter(ABC):
         self._waiting, self._rows, self._bytes = [], 0, 0
         begins = self._file is None
         if self._file is None:
-            self._file = _File(self._files, *self._place)
+            self._file = _File(self._files, *self._place, rows)
         self._note(rows, begins)
         self._file.write(rows)
         if self._file.size >= self._files.target:
@@ -394,7 +406,7 @@ class KeyedWriter:
         ends = [_key(schema, rows, place) for place in (0, rows.num_rows - 1)]
         sequences = pl.Series(pl.from_arrow(rows.column(count)))
         deletes = int((pl.Series(pl.from_arrow(rows.column(count + 1))) == _DELETE).sum())
-        file = _File(self._files, *self._place, changelog=changelog)
+        file = _File(self._files, *self._place, rows, changelog=changelog)
         try:
             file.write(rows)
             span: Any = (sequences.min(), sequences.max())

