@@ -18,11 +18,17 @@ def parse_address(text: str) -> tuple[str, int]:
     match = _ADDRESS.match(text.strip())
     if match is None or not 0 < int(match[2]) < 65536:
         raise FlussError(
-            f"invalid address {text.strip()!r}: expected 'host:port', as in '127.0.0.1:9123'"
+            f"invalid address {_shown(text)!r}: expected 'host:port', as in '127.0.0.1:9123'"
             f"; a folder begins with a slash, or a dot and a slash: './data'",
             ErrorCode.INVALID_CONFIG_EXCEPTION,
         )
     return match[1].strip("[]"), int(match[2])
+
+
+def _shown(text: str) -> str:
+    """Return an address that is none without what may be a password before a host."""
+    before, at, host = text.strip().rpartition("@")
+    return f"***@{host}" if at and before else text.strip()
 
 
 def embedded_folder(description: object) -> Path | str | None:

@@ -96,7 +96,9 @@ def property_texts(values: Mapping[str, object] | None, what: str) -> dict[str, 
     texts = {}
     for key, value in (values or {}).items():
         if not isinstance(value, (str, int, float)):
-            raise FlussError(f"invalid value {value!r} of {what} '{key}': expected a string")
+            raise FlussError(
+                f"invalid value of {what} '{key}': expected a string, not {type(value).__name__}"
+            )
         texts[str(key)] = str(value).lower() if isinstance(value, bool) else str(value)
     return texts
 

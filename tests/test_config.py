@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import re
@@ -12,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fluss_df as fluss
 from fluss_df import Config, ErrorCode, FlussError
 from fluss_df.addresses import embedded_folder, parse_address
 from fluss_df.config import Option
+from fluss_df.texts.secret_texts import is_secret, without_secrets
 from tests.peer import official
 
 OPTIONS: dict[str, Option[Any]] = {
@@ -363,6 +366,46 @@ def test_a_bad_password_is_not_shown() -> None:
 
 
 # ---- copies
+
+
+def test_copies_keep_passwords(secret: Config) -> None:
+    assert copy.copy(secret) == secret
+    assert copy.deepcopy({"of": secret})["of"] == secret
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["fluss://bob:s3cret@h:9123", "Fluss://bob:s3cret@h", "bob:s3cret@h:9123", "x://bob:s3cret@h"],
+)
+def test_addresses_that_are_none_do_not_show_passwords(given: str) -> None:
+    for use in (Config, fluss.connect):
+        if use is fluss.connect and given.startswith("fluss:"):
+            continue
+        with pytest.raises(FlussError) as told:
+            use(given)  # type: ignore[arg-type]
+        assert "s3cret" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("jdbc:mysql://u:p?w@h/db", "jdbc:mysql://***@h/db"),
+        ("mysql://u:p/w@h/d?password=x&a=1", "mysql://***@h/d?password=***&a=1"),
+        ("https://h/x#access_token=abc", "https://h/x#access_token=***"),
+        ("host=x password=y", "host=x password=***"),
+        ("jdbc:oracle:thin:u/pw@h:1521", "jdbc:oracle:thin:***@h:1521"),
+        ("https://h/x?mail=a@b&n=1", "https://h/x?mail=a@b&n=1"),
+        ("s3://bucket/key?versionId=3", "s3://bucket/key?versionId=3"),
+    ],
+)
+def test_texts_without_secrets(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
+
+
+def test_names_of_secrets() -> None:
+    secret = ["db.pass", "db_pass", "ssl.key", "signing.key", "oauth.bearer", "cookie", "hmac"]
+    plain = ["security.ssl.key.location", "bypass.mode", "s3.path-style-access", "compass"]
+    assert [is_secret(name) for name in secret + plain] == [True] * 7 + [False] * 4
 
 
 def test_copies_are_independent(secret: Config) -> None:

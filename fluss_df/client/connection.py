@@ -29,6 +29,7 @@ from fluss_df.hooks import Closing, ForkStep, after_fork
 from fluss_df.metadata import TablePath
 from fluss_df.observe.counters import clients
 from fluss_df.record.change_tables import ChangeTable, split_name
+from fluss_df.texts.secret_texts import without_secrets
 
 BOOTSTRAP_VARIABLE = "FLUSS_BOOTSTRAP_SERVERS"
 
@@ -331,7 +332,7 @@ def unconnected(description: object) -> FlussConnection:
     shown = (
         type(description).__name__
         if not isinstance(description, (str, Path))
-        else repr(str(description))
+        else repr(without_secrets(str(description)))
     )
     raise FlussError(
         f"cannot connect to {shown}: expected 'host:port', 'fluss://host:port/database', a folder"

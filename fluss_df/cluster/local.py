@@ -134,6 +134,7 @@ class LocalCluster:
         self._changes = {name: value for name, value in given.items() if value is not None}
         merged_settings(None, self._changes, None)  # complain here, not at the start
         self._temporary = dir is None
+        self._process = os.getpid()
         self._folder = None if dir is None else Folder(Path(dir).expanduser().absolute())
         self._port = port
         self._jar = jar
@@ -316,7 +317,8 @@ class LocalCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
+        if os.getpid() == self._process:  # a forked child does not own the servers
+            self.stop()
 
     def __repr__(self) -> str:
         where = "temporary" if self._folder is None else repr(str(self._folder.path))

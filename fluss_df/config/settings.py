@@ -305,7 +305,10 @@ class Config:
     def __init__(self, properties: Mapping[str, Any] | None = None) -> None:
         self._values = {}
         if not isinstance(properties, Mapping | None):
-            raise _no_config(f"settings are given as a dict of key to value, not as {properties!r}")
+            raise _no_config(
+                "settings are given as a dict of key to value, not as a"
+                f" {type(properties).__name__}; an address is for connect()"
+            )
         for key, value in (properties or {}).items():
             if not isinstance(key, str):
                 raise _no_config(f"unknown property {key!r}: the names of properties are strings")
@@ -403,6 +406,13 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """Return the options that were set, without the passwords."""
         return {key: value for key, value in self._values.items() if key not in SECRETS}
+
+    def __copy__(self) -> Config:
+        # not by way of a pickle, which has no passwords
+        return self.copy()
+
+    def __deepcopy__(self, memo: object) -> Config:
+        return self.copy()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_values": self.to_dict()}

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from fluss_df.client.connection import FlussConnection, resolve_connection, unconnected
 from fluss_df.embedded import EmbeddedFluss
+from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.protocol.address import local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,12 @@ class ClusterAccess:
         one is asked for nothing but for whom gave no name.
     needs_password
         Whether everybody has to sign in.
+
+    Raises
+    ------
+    FlussError
+        ``INVALID_CONFIG_EXCEPTION`` for a folder, whose process takes no password from this one,
+        where everybody has to sign in.
     """
 
     def __init__(self, connection: object | None, *, needs_password: bool) -> None:
@@ -93,6 +101,15 @@ class ClusterAccess:
             resolve_connection(None) if connection is None else unconnected(connection)
         )
         self._needs_password = needs_password
+        host = self._described.config.bootstrap_servers.rpartition(":")[0]
+        self._is_folder = local_path(host) is not None
+        if self._is_folder and needs_password:
+            raise FlussError(
+                "passwords are not checked where a folder is shared with the process that serves"
+                " it: connect to that server's address, or have it serve Flight SQL itself"
+                " ('fluss-df serve --flight-sql')",
+                ErrorCode.INVALID_CONFIG_EXCEPTION,
+            )
 
     @property
     def needs_password(self) -> bool:
@@ -102,7 +119,7 @@ class ClusterAccess:
     def open(self, user: str | None, password: str | None, address: str) -> Way:
         """Connect with the user's password; without a user, as the server was told to connect."""
         config = self._described.config
-        if user is not None:
+        if user is not None and not self._is_folder:
             config = config.copy(
                 security_protocol="sasl",
                 security_sasl_username=user,

@@ -59,7 +59,10 @@ class OverriddenRows(PlannedRead):
 
     def count(self, run: ScanRun) -> int:
         """Return the number of rows: some of the changes are of new rows."""
-        return sum(frame.height for frame in self.frames(run, (), None))
+        frames = self.frames(run, (), None)
+        if self.runs.watcher is not None:
+            frames = self.runs.watcher.paced(frames)
+        return sum(frame.height for frame in frames)
 
     def frames(
         self, run: ScanRun, columns: Sequence[str], pre_slice: tuple[int, int] | None

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import hashlib
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import polars as pl
@@ -37,7 +37,7 @@ from fluss_df.polars_adapter.plans import (
     serialized,
 )
 from fluss_df.polars_adapter.scans import Query, ScanNode
-from fluss_df.pushdown.from_polars import conjuncts
+from fluss_df.pushdown.from_polars import PolarsConjunct, conjuncts
 from fluss_df.pushdown.plan import ScanPlan, Split, slice_splits
 from fluss_df.pushdown.server_filter import ServerFilter
 from fluss_df.schema import TableInfo
@@ -77,12 +77,12 @@ class FlussScan(ScanNode):
         if lake is None:
             if tiered_meanwhile(self.source, self.known.info, plan):
                 return self.frame(query)
-            return LogRead(self, self.known.info, plan).lazy()
+            return LogRead(self, self.known.info, plan).lazy_for(conditions)
         usable = conditions if query.limit is None else []
         files = wanted_files(self.known.info, lake, usable)
         rows, part = lake_half(self.source, self.known.info, lake, files)
         plan = dataclasses.replace(plan, lake=part)
-        return pl.concat([rows, LogRead(self, self.known.info, plan).lazy()])
+        return pl.concat([rows, LogRead(self, self.known.info, plan).lazy_for(conditions)])
 
     def __getstate__(self) -> dict[str, Any]:
         named = getattr(_copying, "named", None)
@@ -154,9 +154,11 @@ class LogRead(PlannedRead):
         self.source = scan.source
         self.info = info
 
-    def lazy(self) -> pl.LazyFrame:
-        """Return the frame of the rows; where all are in the lake, there is nothing to read."""
-        return super().lazy() if self.plan.splits else self.lazy_without_rows()
+    def lazy_for(self, conditions: Iterable[PolarsConjunct]) -> pl.LazyFrame:
+        """Return the frame of the rows in a query; where all are in the lake, nothing is read."""
+        if self.plan.splits or not all(condition.is_plain for condition in conditions):
+            return self.lazy()
+        return self.lazy_without_rows()
 
     def metrics(self) -> ScanMetrics:
         """Return counters that the connection's contain."""

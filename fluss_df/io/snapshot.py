@@ -98,21 +98,21 @@ class FlussSnapshot(ScanNode):
     def frame(self, query: Query) -> pl.LazyFrame:
         """Return the rows that Fluss has; of a lake table the lake's, overridden by changes."""
         conditions = conjuncts(query.filters, self.source.schema)
-        frame = self._with_lake(query.columns, conditions if query.limit is None else [])
+        frame = self._with_lake(query, conditions)
         if frame is None:
             frame = _RowsRead(self, query.columns, conditions, query.limit).lazy()
         return frame
 
-    def _with_lake(
-        self, columns: Sequence[str] | None, conditions: Sequence[PolarsConjunct]
-    ) -> pl.LazyFrame | None:
+    def _with_lake(self, query: Query, asked: Sequence[PolarsConjunct]) -> pl.LazyFrame | None:
         """Return the rows of the lake overridden by later changes; None where Fluss alone is read.
 
         A key of a table without partitions is looked up: Fluss has all of its rows. Of partitions
         that expired there only the lake has rows. Keys in nanoseconds are equal in Fluss where
         their microseconds are: which rows of the lake they override cannot be told here.
         """
-        source = self.source
+        source, columns = self.source, query.columns
+        # a limit counts rows that they do not keep
+        conditions = asked if query.limit is None else []
         if source.halves is Halves.LOG:
             return None
         info = self.table_info()
@@ -136,12 +136,13 @@ class FlussSnapshot(ScanNode):
         wanted = None if columns is None else {*columns, *keys, CHANGE_TYPE_COLUMN}
         _, plan = plan_scan(log, columns=wanted, conditions=conditions, known=known)
         if lake is None:
-            return LogRead(later, info, plan).lazy().select(all_exact(source.columns))
+            return LogRead(later, info, plan).lazy_for(asked).select(all_exact(source.columns))
         rows, part = lake_half(whole, info, lake, wanted_files(info, lake, conditions))
         changes = LogRead(later, info, dataclasses.replace(plan, lake=part))
         columns_of = all_exact(source.columns)
         if not plan.splits:
-            return pl.concat([rows.select(columns_of), changes.lazy().select(columns_of)])
+            nothing = changes.lazy_for(asked).select(columns_of)
+            return pl.concat([rows.select(columns_of), nothing])
         # statistics of the lake's files say nothing of conditions that are none of ours
         usable = [condition for condition in conditions if condition.predicate is not None]
         return OverriddenRows(rows, changes, keys, self.polars_schema, usable).lazy()

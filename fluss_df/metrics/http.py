@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
@@ -26,6 +27,7 @@ class MetricsServer(Closing):
         self._server = server
         self._thread = thread
         self._closed = False
+        self._process = os.getpid()
         self.host = host
         self.port = int(server.server_port)
 
@@ -36,9 +38,13 @@ class MetricsServer(Closing):
         return f"http://{host}:{self.port}/metrics"
 
     def close(self) -> None:
-        """Answer nothing more; a second call does nothing."""
+        """Answer nothing more; a second call does nothing, and neither does one in a fork."""
         if not self._closed:
             self._closed = True
+            if os.getpid() != self._process:
+                # the thread that answers, and would be waited for, is the parent's
+                self._server.socket.close()
+                return
             self._server.shutdown()
             self._server.server_close()
             self._thread.join(5)

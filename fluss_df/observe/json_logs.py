@@ -47,7 +47,13 @@ class JsonFormatter(logging.Formatter):
         elif record.exc_text:
             line["exception"] = record.exc_text
         # lone surrogates of names that are no text cannot be written as UTF-8
-        return json.dumps(line, default=repr, ensure_ascii=True)
+        try:
+            return json.dumps(line, default=repr, ensure_ascii=True, allow_nan=False)
+        except (TypeError, ValueError):
+            # keys that are no text, a value within itself, and numbers that JSON has not
+            plain = (str, int, type(None))
+            shown = {k: v if isinstance(v, plain) else repr(v) for k, v in line.items()}
+            return json.dumps(shown, ensure_ascii=True)
 
 
 def _trace() -> dict[str, str]:

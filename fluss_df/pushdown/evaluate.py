@@ -284,6 +284,9 @@ class _Evaluate(PredicateVisitor[pa.ChunkedArray]):
             zero = pa.scalar(0.0, column.type)
             column, values = pc.add(column, zero), pc.add(values, zero)
         found = pc.is_in(column, value_set=values)
+        if pa.types.is_floating(column.type) and pc.any(pc.is_nan(values)).as_py():
+            # so does it NaN from NaN, of which there are many: 0.0 / 0.0 has another sign
+            found = pc.or_(found, pc.is_nan(column).fill_null(False))
         return pc.if_else(pc.is_valid(column), found, pa.scalar(None, pa.bool_()))
 
     def is_null(self, node: IsNull) -> pa.ChunkedArray:

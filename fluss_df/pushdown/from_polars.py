@@ -289,6 +289,19 @@ class PolarsConjunct(Conjunct):
             self.predicate = None
             self.text = _written(expression)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether Polars can hand the condition to a source that is written in Python.
+
+        It does so as bytes, and a query fails where a function within has no such form.
+        """
+        if self.predicate is not None:
+            return True
+        try:
+            return not calls_python(self.expression)
+        except pl.exceptions.PolarsError:
+            return False
+
     def matches(self, rows: pa.Table) -> Mask:
         """Evaluate the expression itself."""
         result: Mask = matches(self.expression, pl.DataFrame(rows)).to_numpy()

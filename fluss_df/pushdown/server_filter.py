@@ -64,6 +64,11 @@ _CODES: Final = {
 }
 
 
+# Servers compare a beginning with the least and greatest text by UTF-16, and these were found by
+# the order of UTF-8 bytes: the two differ where a text has a character from here on.
+_ORDERED_OTHERWISE: Final = "\ue000"
+
+
 class _NotPushed(FlussError):  # noqa: N818 - handled here, and no error for users
     """A predicate that has no message, or whose message means another predicate to servers."""
 
@@ -148,6 +153,8 @@ class _Message(PredicateVisitor[pb.Predicate]):
         return self._leaf(_IS_NOT_NULL, node.column)
 
     def text_match(self, node: TextMatch) -> pb.Predicate:
+        if any(character >= _ORDERED_OTHERWISE for character in node.text):
+            raise _NotPushed("servers look for it in another order than that of their statistics")
         return self._leaf(_TEXT_FUNCTIONS[node.op], node.column, [pa.scalar(node.text)])
 
     def constant(self, node: Constant) -> pb.Predicate:

@@ -7,14 +7,15 @@ from typing import Final
 
 # options with these words in their names are secret
 _SECRET: Final = re.compile(
-    r"password|passwd|passphrase|pwd|secret|token|credential|sas|authorization"
+    r"password|passwd|passphrase|pwd|secret|token|credential|sas|authorization|bearer|cookie|hmac"
+    r"|(^|[._-])pass($|[._-])|(ssl|signing|client).key(?!.?(path|file|location|store))"
     r"|connection.string|(access|account|sse|shared|private|encryption|api|service).?key"
     r"|jaas|auth.params|basic.auth|http.headers",
     re.IGNORECASE,
 )
 # of an address: who logs in, and parameters, some of which are secret
-_LOGIN: Final = re.compile(r"(?<=//)[^?\s]*(?=@)")
-_PARAMETER: Final = re.compile(r"(?<=[?&;])([^=&;\s]+)=([^&;\s]*)")
+_LOGIN: Final = re.compile(r"(?<=//)(?:[^?\s]*|[^/\s]*)(?=@)|(?<=:thin:)[^\s@]*/[^\s@]*(?=@)")
+_PARAMETER: Final = re.compile(r"(?:(?<=[?&;#\s])|^)([^=&;#?\s]+)=([^&;\s]*)")
 
 
 def is_secret(key: str) -> bool:

@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError
 from fluss_df.cli import app
+from fluss_df.cli.commands.acl import _filter
 
 
 def passwd(file: Path, user: str, password: str = "", *more: str) -> Result:
@@ -107,3 +108,21 @@ def test_a_superuser_without_a_type(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "User:admin" in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("resource", ["database:", "table:"])
+def test_rights_of_a_name_that_a_script_left_empty_are_not_those_of_all(resource: str) -> None:
+    assert _filter(None, "database", None, None).resource_filter.name is None
+    assert _filter(None, "database:sales", None, None).resource_filter.name == "sales"
+    with pytest.raises(FlussError):
+        _filter(None, resource, None, None)
+
+
+def test_options_that_name_no_column_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("id,v\n1,2\n")
+    for option in ("--primary-key", "--partition-by"):
+        arguments = ["load", str(file), "--into", "t", "--create", option, ""]
+        done = CliRunner().invoke(app, [*arguments, "--connection", str(tmp_path / "d")])
+        assert done.exit_code == 1, done.output
+        assert "without any" in done.stderr

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
+from polars.testing import assert_frame_equal
 
 import fluss_df as fluss
 from fluss_df.errors import ErrorCode, FlussError
@@ -246,3 +247,22 @@ def test_columns_that_have_no_statistics_are_refused(tables: Tables, wanted: str
     with pytest.raises(FlussError) as caught:
         tables(schema, ["a"], properties={STATISTICS: "a"})
     assert caught.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION
+
+
+@pytest.mark.parametrize("beginning", ["\U0001f600", "\ufffd", "a\ue000", "\u4e2d", "\ud7ff", ""])
+def test_beginnings_that_utf_16_puts_in_another_order(tables: Tables, beginning: str) -> None:
+    texts = pa.table(
+        {"text": ["\ufffdx", "\U0001f600 hello", "a\ue000b", "\u4e2d\U0001f600", "\ud7ff"]}
+    )
+    try:
+        made = tables(texts.schema, properties={STATISTICS: "*"})
+    except FlussError as error:
+        if error.error_code != ErrorCode.INVALID_CONFIG_EXCEPTION:
+            raise
+        made = tables(texts.schema)
+    with made.new_append().create_writer() as writer:
+        writer.write_arrow(texts)
+    info = made.get_table_info()
+    scan = fluss.scan_fluss(info.table_path, connection=tables.connection)
+    wanted = pl.DataFrame(texts).filter(c("text").str.starts_with(beginning))
+    assert_frame_equal(scan.filter(c("text").str.starts_with(beginning)).collect(), wanted)

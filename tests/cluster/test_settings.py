@@ -60,6 +60,9 @@ def test_an_error_about_a_password_does_not_show_it() -> None:
     with pytest.raises(ClusterError) as caught:
         LocalCluster(sasl={"alice": "secret\x07"})
     assert "secret" not in str(caught.value)
+    with pytest.raises(ClusterError) as caught:
+        LocalCluster(server_options={"datalake.iceberg.s3.secret-access-key": "ab#hidden"})
+    assert "hidden" not in str(caught.value)
     assert "wonder" not in repr(STATE)
 
 

@@ -486,3 +486,13 @@ def test_what_pyarrow_imports_is_there_before_the_first_client() -> None:
     line = [sys.executable, "-c", program]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_passwords_of_a_folder_that_is_shared_are_not_taken_as_they_come(tmp_path: Path) -> None:
+    with EmbeddedFluss(tmp_path, port=0, sasl={"bob": "good"}):
+        with pytest.raises(FlussError, match="passwords are not checked"):
+            ClusterAccess(tmp_path, needs_password=True)
+        way = ClusterAccess(tmp_path, needs_password=False).open("bob", "wrong", "here")
+        # the owner of the folder, whoever asks
+        assert "sasl" not in way.connection.config.to_dict().values()
+        way.close()

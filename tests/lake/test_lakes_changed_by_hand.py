@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import DoubleType, LongType
 
+import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.scans import union
@@ -54,6 +55,21 @@ def test_a_column_that_is_gone_is_not_taken_for_one_that_was_added(
     with pytest.raises(FlussError, match=r"has the columns \['n'\], which its lake table lacks"):
         folder.tier("t")
     assert folder.scan("t", lake=False).collect().height == 10 + (not keyed)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_conditions_that_no_row_fits_on_a_column_that_came_later(
+    folder: Folder, keyed: bool
+) -> None:
+    folder.create("t", KINDS, ["id"] if keyed else [])
+    folder.write("t", rows(range(10)))
+    folder.tier("t")
+    path = fluss.TablePath("fluss", "t")
+    folder.connection.get_admin().alter_table(path, add_columns=pa.schema([("later", pa.int32())]))
+    scan = folder.scan("t")
+    for where in (col("later").is_in([]), col("later").is_in([None])):
+        assert scan.filter(where).collect().is_empty()
+        assert scan.filter(where | (col("id") == 3)).collect().height == 1
 
 
 @pytest.mark.parametrize("keyed", [False, True])

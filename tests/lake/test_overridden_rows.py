@@ -6,6 +6,7 @@ import datetime as dt
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -171,6 +172,31 @@ def test_a_lake_without_later_rows_is_read_without_a_reader_of_the_log(folder: F
         folder.write(name, rows(range(100, 101), "b"))
         assert query.collect().height == 51
         assert fluss.fetched(query)[0].rows == 1
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_functions_of_python_as_conditions(folder: Folder, engine: Engine) -> None:
+    """Polars hands conditions to a source that is written in Python as bytes, where it can."""
+    lock = threading.Lock()
+
+    def odd(number: int) -> bool:
+        with lock:
+            return number % 2 == 1
+
+    where = pl.col("id").map_elements(odd, return_dtype=pl.Boolean)
+    keyed(folder)
+    folder.create("log", {"id": pa.int64(), "v": pa.string(), "n": pa.int64()})
+    for name in ("t", "log"):
+
+        def found(table: str) -> int:
+            return folder.scan(table).filter(where).collect(engine=engine).height
+
+        assert found(name) == 0
+        folder.write(name, rows(range(100), "a"))
+        folder.tier(name)
+        assert found(name) == found(f"{name}$lake") == 50
+        folder.write(name, rows(range(101, 102), "b"))
+        assert (found(name), found(f"{name}$lake")) == (51, 50)
 
 
 def test_keys_that_no_iceberg_table_has_are_told(folder: Folder) -> None:

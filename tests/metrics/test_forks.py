@@ -54,3 +54,27 @@ def test_children_of_a_process_that_is_scraped(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.stdout.strip() == "ok", done.stderr
+
+
+CLOSING = """
+import os
+import fluss_df
+from fluss_df.metrics import start_http_server
+with start_http_server() as server:
+    child = os.fork()
+    if not child:
+        server.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    import urllib.request
+    assert urllib.request.urlopen(server.url, timeout=10).status == 200
+print("ok")
+"""
+
+
+def test_a_child_that_closes_its_parents_server() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", CLOSING],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout.strip() == "ok", done.stderr

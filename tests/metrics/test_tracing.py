@@ -129,6 +129,16 @@ def test_what_fails_says_why(tables: Tables, spans: Spans) -> None:
     assert span.events[0].name == "exception"
 
 
+def test_what_fails_does_not_say_of_which_rows(tables: Tables, spans: Spans) -> None:
+    table = tables(SCHEMA, primary_keys=["n"])
+    lookuper = table.new_lookup().create_lookuper()
+    with pytest.raises(fluss.FlussError, match="4111-secret"):
+        lookuper.lookup({"n": "4111-secret"})
+    told = spans(f"lookup {table.get_table_path()}")
+    assert told
+    assert all("4111-secret" not in span.to_json() for span in told)
+
+
 def test_micro_batches_are_parents_of_what_they_do(tmp_path: Path, spans: Spans) -> None:
     checkpoint = tmp_path / "run"
     with EmbeddedFluss(tmp_path / "d"), fluss.connect(tmp_path / "d") as connection:

@@ -3,6 +3,7 @@ import operator
 import pickle
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -65,6 +66,17 @@ def test_nan_equals_itself_and_is_the_greatest() -> None:
     assert values(col("f") > 1.0) == [False, True, None, False]
     assert values(col("f") == 0.0) == [False, False, None, True]
     assert values(col("f").is_in([0.0, NAN])) == [False, True, None, True]
+
+
+def test_every_nan_is_nan() -> None:
+    """The processor's 0.0 / 0.0 has the bit of the sign, which numpy's NaN has not."""
+    other = np.array([0xFFF8_0000_0000_0000], dtype="<u8").view("<f8")[0]
+    for kind in (pa.float64(), pa.float32()):
+        rows = pa.table({"f": pa.array([other, NAN, 1.0, None, -0.0], pa.float64()).cast(kind)})
+        found = evaluate(bind(col("f").is_in([NAN, 0.0]), rows.schema), rows)
+        assert found.to_pylist() == [True, True, False, None, True]
+        without = evaluate(bind(~col("f").is_in([NAN]), rows.schema), rows)
+        assert without.to_pylist() == [False, False, True, None, True]
 
 
 def test_in_ignores_nulls_among_its_values() -> None:

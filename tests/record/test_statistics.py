@@ -117,3 +117,17 @@ def test_long_values_stand_behind_each_other() -> None:
     assert of["b"] == (0, b"another text of many bytes", b"d" * 9)
     assert of["short"] == (0, -(10**17), 10**17)
     assert of["long"] == (0, -(10**18), 10**18)
+
+
+def test_a_long_text_is_left_out() -> None:
+    """It would stand in the batch twice as it is, while the rows are compressed."""
+    for size, known in ((4000, True), (9000, False), (20_000_000, False)):
+        text = "x" * size
+        batch = pa.record_batch({"n": [1], "text": [text]}, schema=SCHEMA.arrow_schema)
+        made = encode_statistics(batch, SCHEMA.columns)
+        found = read_statistics(memoryview(made), SCHEMA.columns)
+        assert found.of(0, SCHEMA.columns[0].type) == (0, 1, 1)
+        assert (1 in found.places) == known
+        assert (len(made) < 200) != known
+        alone = encode_statistics(batch, SCHEMA.columns[1:])
+        assert bool(alone) == known

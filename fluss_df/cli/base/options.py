@@ -101,5 +101,17 @@ def place_of(connection: str | None, opened: FlussConnection) -> str:
 
 
 def split_names(names: str | None) -> list[str] | None:
-    """Return the names in a list that is separated by commas."""
-    return None if names is None else [name.strip() for name in names.split(",") if name.strip()]
+    """Return the names in a list that is separated by commas.
+
+    Raises FlussError for a list without a name, as a script has it whose variable is empty.
+    """
+    if names is None:
+        return None
+    found = [name.strip() for name in names.split(",") if name.strip()]
+    if not found:
+        raise FlussError(
+            "an option that takes names of columns was given without any: leave it out, or name"
+            " columns with commas between",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+        )
+    return found

@@ -122,8 +122,9 @@ def _filter(
 ) -> AclBindingFilter:
     which = ResourceFilter()
     if resource is not None:
-        kind, _, name = resource.partition(":")
-        if name or ResourceType.parse(kind) == ResourceType.CLUSTER:
+        kind, named, _ = resource.partition(":")
+        # "table:" is no kind alone, but a name that a script left empty
+        if named or ResourceType.parse(kind) == ResourceType.CLUSTER:
             known = Resource.parse(resource)
             which = ResourceFilter(known.type, known.name)
         else:

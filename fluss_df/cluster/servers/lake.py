@@ -17,6 +17,7 @@ from fluss_df.cluster.servers.jars import (
 )
 from fluss_df.cluster.servers.java import java_options
 from fluss_df.cluster.servers.settings import COORDINATOR, Folder, State
+from fluss_df.texts.secret_texts import is_secret
 
 _HADOOP = "3.4.0"
 _FLINK = "1.20.3"
@@ -165,6 +166,12 @@ def tiering_command(folder: Folder, state: State, java: Path, options: dict[str,
         },
         **options,
     }
+    for key in arguments:
+        if is_secret(key):
+            raise ClusterError(
+                f"{key!r} would stand in the command line of Flink's tiering service, where every"
+                " user of the machine reads it: 'fluss-df tier' takes it from the cluster"
+            )
     classpath = os.pathsep.join(str(jar) for jar in [*_flink_jars(), *lake_jars(datalake)])
     return [
         str(java),

@@ -26,6 +26,7 @@ from typing import Any
 
 from fluss_df.cluster.errors import ClusterError
 from fluss_df.cluster.processes.processes import ProcessId
+from fluss_df.texts.secret_texts import shown_option
 
 ZOOKEEPER = "zookeeper"
 COORDINATOR = "coordinator"
@@ -148,8 +149,8 @@ def _check_option(key: str, value: str) -> None:
         raise ClusterError(f"the server option {key!r} is set by the local cluster itself")
     if not value.strip() or not value.isprintable() or "#" in value:
         raise ClusterError(
-            f"invalid value {value!r} of the server option {key!r}: it must be one line of text"
-            " without '#'"
+            f"invalid value {shown_option(key, value)!r} of the server option {key!r}: it must be"
+            " one line of text without '#'"
         )
 
 

@@ -102,18 +102,19 @@ def file_filter(table: Table, predicates: Sequence[Predicate]) -> Callable[[Data
     """
     schema = table.schema()
     kept: list[Any] = []
-    columns: list[frozenset[str]] = []
+    named: set[int] = set()
     for predicate in predicates:
         # types and values that Iceberg does not have raise errors of many kinds
         with contextlib.suppress(Exception):
             expression = _ToIceberg().visit(predicate)
             bind(schema, expression, case_sensitive=True)
+            # an empty list binds to nothing, also where the lake lacks the column
+            ids = {schema.find_field(name).field_id for name in predicate.columns()}
             kept.append(expression)
-            columns.append(predicate.columns())
+            named |= ids
     if not kept:
         return lambda file: True
     wanted = ice.And(*kept) if len(kept) > 1 else kept[0]
-    named = {schema.find_field(name).field_id for name in set().union(*columns)}
     by_columns = _InclusiveMetricsEvaluator(schema, wanted)
     by_spec: dict[int, Callable[[DataFile], bool]] = {}
     specs = table.specs()

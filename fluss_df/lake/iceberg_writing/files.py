@@ -113,6 +113,7 @@ class RollingWriter:
         rows = pa.concat_tables(self._waiting)
         self._waiting, self._rows, self._bytes = [], 0, 0
         if self._parquet is None:
+            dictionaries = dictionary_columns(rows, self._files._file_schema)
             name = f"{uuid.uuid4()}.parquet"
             self._path = self._files._locations.new_data_location(name)
             self._stream = self._files.table.io.new_output(self._path).create()
@@ -120,7 +121,7 @@ class RollingWriter:
                 self._stream,
                 self._files._file_schema,
                 store_decimal_as_integer=True,
-                use_dictionary=dictionary_columns(rows, self._files._file_schema),
+                use_dictionary=dictionaries,
                 **self._files._options,
             )
         write_groups(self._parquet, rows, self._files._file_schema)

@@ -28,6 +28,7 @@ _VERSION: Final = 1
 _WORD: Final = 8
 _HEADER_BITS: Final = 8
 _LONGEST_INLINE: Final = 7
+_MOST_TEXT: Final = 8192
 _DECIMAL_BYTES: Final = 16
 _FLOATS: Final = (_R.FLOAT, _R.DOUBLE)
 _PACK: Final = {
@@ -66,15 +67,21 @@ def statistics_columns(info: TableInfo) -> list[Column]:
 
 
 def encode_statistics(batch: pa.RecordBatch, columns: Sequence[Column]) -> bytes:
-    """Return the statistics of a batch."""
-    indexes = [batch.schema.get_field_index(column.name) for column in columns]
-    arrays = [batch.column(i) for i in indexes]
-    bounds = [_bounds(a, c.type) for a, c in zip(arrays, columns, strict=True)]
-    rows = [_aligned_row([pair[i] for pair in bounds], columns) for i in (0, 1)]
-    n = len(columns)
-    head = struct.pack(
-        f"<Bh{n}h{n}i", _VERSION, n, *indexes, *(array.null_count for array in arrays)
-    )
+    """Return the statistics of a batch; none of a column whose least or greatest text is long."""
+    found: list[tuple[Column, int, int, tuple[Any, Any]]] = []
+    for column in columns:
+        index = batch.schema.get_field_index(column.name)
+        array = batch.column(index)
+        pair = _bounds(array, column.type)
+        # both stand in the batch as they are, while its rows are compressed
+        if column.type.root is not _R.STRING or sum(len(text or b"") for text in pair) < _MOST_TEXT:
+            found.append((column, index, array.null_count, pair))
+    if not found:
+        return b""
+    kept, indexes, nulls, bounds = zip(*found, strict=True)
+    rows = [_aligned_row([pair[i] for pair in bounds], kept) for i in (0, 1)]
+    n = len(kept)
+    head = struct.pack(f"<Bh{n}h{n}i", _VERSION, n, *indexes, *nulls)
     return head + b"".join(struct.pack("<i", len(row)) + row for row in rows)
 
 
