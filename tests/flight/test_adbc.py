@@ -181,6 +181,24 @@ def test_rows_of_values_are_put_together_where_it_means_the_same(
     assert " ".join(f"{row['id']}{row['s']}" for row in found) == wanted
 
 
+def test_all_rows_of_values_overwrite_together(cursor: adbc.Cursor, fresh: Fresh) -> None:
+    name = fresh()
+    rows(cursor, f"CREATE TABLE {name} (id INT, s STRING)")
+    rows(cursor, f"INSERT INTO {name} VALUES (9999, 'old')")
+    statement = f"INSERT OVERWRITE {name} VALUES (?, ?)"
+    cursor.executemany(statement, [(n, "new") for n in range(1500)])
+    assert cursor.rowcount == 1500
+    counted = f"SELECT count(*) AS n, min(id) AS a, max(id) AS b FROM {name}"
+    wanted = [{"n": 1500, "a": 0, "b": 1499}]
+    assert rows(cursor, counted) == wanted
+    many = pa.table({"id": pa.array(range(20_001), pa.int32()), "s": ["x"] * 20_001})
+    with pytest.raises(ProgrammingError, match="it takes at most 20,000"):
+        cursor.executemany(statement, many)
+    with pytest.raises(ProgrammingError, match="each would overwrite the one before"):
+        cursor.executemany(f"INSERT OVERWRITE {name} VALUES (?, upper(?))", [(1, "a"), (2, "b")])
+    assert rows(cursor, counted) == wanted
+
+
 def test_a_prepared_statement_says_its_parameters(cursor: adbc.Cursor, fresh: Fresh) -> None:
     name = fresh()
     rows(cursor, f"CREATE TABLE {name} (id INT, d DATE, m DECIMAL(10,2))")
