@@ -91,7 +91,10 @@ def test_tables_with_their_columns_and_keys(
         for question in (pb.CommandGetExportedKeys, pb.CommandGetImportedKeys):
             assert asking.ask(question(table=name)) == []
         assert asking.ask(pb.CommandGetCrossReference(pk_table=name, fk_table=name)) == []
-        assert asking.ask(pb.CommandGetPrimaryKeys(table="nowhere", db_schema=database)) == []
+        for place, no_table in ((database, "nowhere"), (database, "a b"), ("a b", name)):
+            assert asking.ask(pb.CommandGetPrimaryKeys(table=no_table, db_schema=place)) == []
+        assert asking.ask(pb.CommandGetPrimaryKeys(db_schema=database)) == []
+        assert asking.ask(pb.CommandGetTables(db_schema_filter_pattern="a b")) == []
 
 
 def test_types_and_what_the_sql_can_do(server: FlightSqlServer) -> None:

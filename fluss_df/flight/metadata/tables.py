@@ -65,8 +65,10 @@ FOREIGN_KEYS: Final = pa.schema(
         pa.field("delete_rule", pa.uint8(), False),
     ]
 )
-# what a table that went, or that may not be seen, says
+# what a table that went, that may not be seen, or that there cannot be, says
 _GONE: Final = (
+    ErrorCode.INVALID_TABLE_EXCEPTION,
+    ErrorCode.INVALID_DATABASE_EXCEPTION,
     ErrorCode.TABLE_NOT_EXIST,
     ErrorCode.DATABASE_NOT_EXIST,
     ErrorCode.AUTHORIZATION_EXCEPTION,
