@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
@@ -33,13 +32,17 @@ _NOTHING: Final = pa.schema([])
 # of a batch in a stream: with 1 MB, server and client together took a tenth more processor time;
 # clients of gRPC may refuse messages of 4 MB
 _MESSAGE_BYTES: Final = 2 << 20
-_USE: Final = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*USE\b", re.IGNORECASE | re.DOTALL)
 
 
-def _is_temporary(statement: str) -> bool:
-    """Whether a statement names a query for the connection alone, which others may share here."""
+def _require_of_all(statement: str) -> None:
+    """Raise for a statement that changes what others have who share the connection."""
     tree = parsed_statement(numbered(statement))
-    return isinstance(tree, exp.Create) and tree.find(exp.TemporaryProperty) is not None
+    if isinstance(tree, exp.Use):
+        raise unsupported("USE needs a client of its own: sign in, or write DATABASE.TABLE")
+    if isinstance(tree, exp.Create) and tree.find(exp.TemporaryProperty) is not None:
+        raise unsupported(
+            "a temporary view needs a client of its own: sign in, or leave TEMPORARY out"
+        )
 
 
 class Turns:
@@ -107,12 +110,8 @@ class Statements:
 
     def _made(self, session: Session, statement: str, values: tuple[Any, ...]) -> QueryRun:
         _refuse_transactions(statement)
-        if session.shared and _USE.match(statement):
-            raise unsupported("USE needs a client of its own: sign in, or write DATABASE.TABLE")
-        if session.shared and _is_temporary(statement):
-            raise unsupported(
-                "a temporary view needs a client of its own: sign in, or leave TEMPORARY out"
-            )
+        if session.shared:
+            _require_of_all(statement)
         return QueryRun(
             session.backend,
             statement,

@@ -336,9 +336,17 @@ def test_transactions_are_refused_by_name(client: adbc.Connection, cursor: adbc.
             cursor.execute(word)
 
 
-def test_who_gave_no_name_names_databases(cursor: adbc.Cursor) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    ["USE fluss", "; use fluss", "{# x #}USE fluss", "-- x\nUSE/**/fluss;", "/**/" * 40 + "USE fluss"],
+)
+def test_who_gave_no_name_names_databases(cursor: adbc.Cursor, statement: str) -> None:
     with pytest.raises(NotSupportedError, match=r"write DATABASE\.TABLE"):
-        cursor.execute("USE fluss")
+        cursor.execute(statement)
+
+
+def test_comments_take_no_time(cursor: adbc.Cursor) -> None:
+    assert rows(cursor, "/**/" * 1000 + "SELECT 1 AS a") == [{"a": 1}]
 
 
 def test_servers_of_one_process_know_their_own_clients(server: FlightSqlServer) -> None:
