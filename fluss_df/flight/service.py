@@ -28,6 +28,8 @@ SERVICE: Final = "arrow.flight.protocol.FlightService"
 _FIRST_S: Final = 10.0
 # how long a client may take to read that its statement took too long
 _LATE_S: Final = 10.0
+# how much later than the last message the word may be heard that a client was cut off
+_SETTLE_S: Final = 0.1
 # of values that are bound at once
 _MOST_BOUND: Final = 100_000
 
@@ -188,7 +190,10 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         session = peer.session()
         first = _only(pb.FlightData, requests)
         command = _command(first.flight_descriptor)
-        messages = call.messages(requests, self._limits.silent_s)
+        # statements look once more when they begin
+        settle_s = _SETTLE_S if isinstance(command, pb.CommandStatementIngest) else _SETTLE_S / 5
+        busy_s = self._limits.statement_s + _LATE_S
+        messages = call.messages(requests, self._limits.silent_s, busy_s, settle_s)
         if isinstance(command, pb.CommandStatementUpdate):
             _refuse_transaction(command)
             call.may_take(self._limits.statement_s + _LATE_S)

@@ -338,7 +338,13 @@ def test_transactions_are_refused_by_name(client: adbc.Connection, cursor: adbc.
 
 @pytest.mark.parametrize(
     "statement",
-    ["USE fluss", "; use fluss", "{# x #}USE fluss", "-- x\nUSE/**/fluss;", "/**/" * 40 + "USE fluss"],
+    [
+        "USE fluss",
+        "; use fluss",
+        "{# x #}USE fluss",
+        "-- x\nUSE/**/fluss;",
+        "/**/" * 40 + "USE fluss",
+    ],
 )
 def test_who_gave_no_name_names_databases(cursor: adbc.Cursor, statement: str) -> None:
     with pytest.raises(NotSupportedError, match=r"write DATABASE\.TABLE"):
