@@ -7,8 +7,8 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from sqlglot import exp
@@ -32,8 +32,8 @@ class Prepared:
     statement: str
     tree: exp.Expr | None
     parameter_schema: pa.Schema
-    #: rows of values that were bound last
-    bound: list[tuple[Any, ...]] = field(default_factory=list)
+    #: rows of values that were bound, and not used by an update since; None for no values
+    bound: list[pa.RecordBatch] | None = None
 
 
 @dataclass

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import TokenType, exp
+from sqlglot import exp
 
 from fluss_df.backend.parameters import (
     numbered,
     parameter_types,
-    placeholders,
     without_catalog,
 )
 from fluss_df.backend.query_run import QueryRun
-from fluss_df.backend.sql.dialect import Fluss
 from fluss_df.backend.sql.statements import parsed_statement
 from fluss_df.errors import FlussError
 from fluss_df.flight.calls import Call
 from fluss_df.flight.options import FlightLimits
-from fluss_df.flight.refusals import exhausted, invalid, unsupported
+from fluss_df.flight.refusals import exhausted, invalid, partly, unsupported
 from fluss_df.flight.sessions import Prepared, Session
+from fluss_df.flight.values import together
 
 #: What tools write in front of databases: Fluss itself has no catalogs.
 CATALOG: Final = "fluss"
@@ -151,22 +149,39 @@ class Statements:
         self._turns.give_back(run)
 
     def update(
-        self, session: Session, call: Call, statement: str, rows: list[tuple[Any, ...]]
+        self,
+        session: Session,
+        call: Call,
+        statement: str,
+        batches: Sequence[pa.RecordBatch] | None,
     ) -> int:
-        """Run a statement for each row of values; return how many rows were written."""
+        """Run a statement for each row of values; return how many rows were written.
+
+        Without values, it runs once.
+        """
         written = 0
-        for values in _together(statement, rows):
-            run = self._made(session, values[0], values[1])
-            self._turns.take(run)
-            try:
-                with call.running(run):
-                    for _ in run:
-                        pass
-                written += run.rows_written or 0
-            finally:
-                run.close()
-                self._turns.give_back(run)
+        try:
+            for text, values in together(statement, batches):
+                written += self._updated(session, call, text, values)
+        except FlussError as error:
+            if not written:
+                raise
+            raise partly(error, written) from error
         return written
+
+    def _updated(
+        self, session: Session, call: Call, statement: str, values: tuple[Any, ...]
+    ) -> int:
+        run = self._made(session, statement, values)
+        self._turns.take(run)
+        try:
+            with call.running(run):
+                for _ in run:
+                    pass
+            return run.rows_written or 0
+        finally:
+            run.close()
+            self._turns.give_back(run)
 
     def prepare(
         self, session: Session, call: Call, statement: str
@@ -234,90 +249,6 @@ def no_transactions(name: str) -> Exception:
         f"{name}: Fluss has no transactions and no savepoints: each statement counts by itself"
         " (turn on autocommit)"
     )
-
-
-def _together(statement: str, rows: list[tuple[Any, ...]]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Make few statements of ``INSERT INTO t VALUES (?, ?)`` for many rows.
-
-    Raises RefusalError where statements would overwrite each other's rows.
-    """
-    tree = parsed_statement(numbered(statement)) if len(rows) > 1 else None
-    begins = _values_begin(statement, tree)
-    overwrites = isinstance(tree, exp.Insert) and bool(tree.args.get("overwrite"))
-    if begins is None:
-        # those of partitions that are values leave each other's rows
-        if overwrites and tree is not None and not tree.this.find(exp.Parameter):
-            raise invalid(
-                f"INSERT OVERWRITE with {len(rows):,} rows of values: each would overwrite the one"
-                " before; write VALUES with one row of parameters alone, such as VALUES (?, ?)"
-            )
-        for row in rows or [()]:
-            yield statement, row
-        return
-    step = _ROWS_TOGETHER
-    if overwrites:
-        # a second statement would overwrite the rows of the first
-        if len(rows) > _ROWS_OVERWRITTEN:
-            raise invalid(
-                f"INSERT OVERWRITE with {len(rows):,} rows of values: it takes at most"
-                f" {_ROWS_OVERWRITTEN:,}, in one statement; ingest the rows into a table, and"
-                " INSERT OVERWRITE ... SELECT from it"
-            )
-        step = len(rows)
-    item = f"({', '.join('?' * len(rows[0]))})"
-    for begin in range(0, len(rows), step):
-        part = rows[begin : begin + step]
-        many = statement[:begins] + ", ".join([item] * len(part))
-        yield many, tuple(value for row in part for value in row)
-
-
-def _values_begin(statement: str, tree: exp.Expr | None) -> int | None:
-    """Return where the one row of ``INSERT INTO t VALUES (?, ?)`` begins.
-
-    None for any other statement: of one that has more in it, such as a row of its own, another
-    parameter or a function, the whole is run for each row of values.
-    """
-    if not isinstance(tree, exp.Insert) or not isinstance(tree.expression, exp.Values):
-        return None
-    if len(tree.expression.expressions) != 1:
-        return None
-    tokens = sqlglot.tokenize(statement, dialect=Fluss)
-    while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
-        tokens.pop()
-    kinds = [token.token_type for token in tokens]
-    first = len(kinds) - 1 - kinds[::-1].index(TokenType.L_PAREN)
-    row = kinds[first:]
-    size = len(row) // 2
-    between = [TokenType.PLACEHOLDER, TokenType.COMMA] * size
-    alone = row == [TokenType.L_PAREN, *between[:-1], TokenType.R_PAREN]
-    if not alone or kinds.count(TokenType.PLACEHOLDER) != size:
-        return None
-    return int(tokens[first].start)
-
-
-_ROWS_TOGETHER: Final = 1000
-# to read a statement takes half a millisecond, and 10 kB, for each row
-_ROWS_OVERWRITTEN: Final = 20_000
-
-
-def bound_rows(prepared: Prepared, batches: Iterator[pa.RecordBatch], most: int) -> None:
-    """Keep the values that a client binds.
-
-    Raises RefusalError for another number of columns, and too many rows.
-    """
-    rows: list[tuple[Any, ...]] = []
-    wanted = 0 if prepared.tree is None else len(placeholders(prepared.tree))
-    for batch in batches:
-        if batch.num_columns != wanted:
-            raise invalid(
-                f"the statement has {wanted} parameters, and {batch.num_columns} values came"
-            )
-        if len(rows) + batch.num_rows > most:
-            raise exhausted(
-                f"at most {most:,} rows of values are bound at once: use bulk ingestion for more"
-            )
-        rows.extend(zip(*(list(column) for column in batch.columns), strict=True))
-    prepared.bound = rows
 
 
 def _column_types(session: Session) -> Any:

@@ -199,6 +199,35 @@ def test_all_rows_of_values_overwrite_together(cursor: adbc.Cursor, fresh: Fresh
     assert rows(cursor, counted) == wanted
 
 
+def test_no_rows_of_values_write_no_rows(cursor: adbc.Cursor, fresh: Fresh) -> None:
+    name = fresh()
+    rows(cursor, f"CREATE TABLE {name} (id INT, s STRING, PRIMARY KEY (id))")
+    nothing = pa.schema([("id", pa.int32()), ("s", pa.string())]).empty_table()
+    cursor.executemany(f"INSERT INTO {name} VALUES (?, ?)", nothing)
+    assert cursor.rowcount == 0
+    cursor.executemany(f"DELETE FROM {name} WHERE id = ? AND s = ?", nothing)
+    assert cursor.rowcount == 0
+    with pytest.raises(ProgrammingError, match="has 1 parameters, and 2 values came"):
+        cursor.executemany(f"DELETE FROM {name} WHERE id = ?", nothing)
+    assert rows(cursor, f"SELECT count(*) AS n FROM {name}") == [{"n": 0}]
+
+
+def test_rows_that_are_written_before_an_error_are_told(cursor: adbc.Cursor, fresh: Fresh) -> None:
+    name = fresh()
+    rows(cursor, f"CREATE TABLE {name} (id INT, s STRING, PRIMARY KEY (id))")
+    ids = pa.array([None if n == 2100 else n for n in range(2500)], pa.int32())
+    many = pa.table({"id": ids, "s": ["x"] * 2500})
+    told = (
+        "null in row 100.*; 2,000 rows before are written, and the rows that it names are counted"
+        " behind them"
+    )
+    with pytest.raises(ProgrammingError, match=told):
+        cursor.executemany(f"INSERT INTO {name} VALUES (?, ?)", many)
+    assert rows(cursor, f"SELECT count(*) AS n FROM {name}") == [{"n": 2000}]
+    with pytest.raises(ProgrammingError, match=r"'y'.*; 1 rows before are written \("):
+        cursor.executemany(f"DELETE FROM {name} WHERE id = CAST(? AS INT)", [("1",), ("y",)])
+
+
 def test_a_prepared_statement_says_its_parameters(cursor: adbc.Cursor, fresh: Fresh) -> None:
     name = fresh()
     rows(cursor, f"CREATE TABLE {name} (id INT, d DATE, m DECIMAL(10,2))")

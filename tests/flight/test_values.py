@@ -1,0 +1,105 @@
+"""Values that clients bind, and rows that they send: how much of them is held, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.flight import FlightSqlServer, FolderAccess
+from fluss_df.flight import flight_messages_pb2 as pb
+from fluss_df.flight.sessions import Prepared
+from fluss_df.flight.wire import packed, parse, unpacked
+from tests.flight.peers import REFUSED, Peer, peer
+
+_Options = pb.CommandStatementIngest.TableDefinitionOptions
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FlightSqlServer]:
+    with EmbeddedFluss(None) as engine, FlightSqlServer(FolderAccess(engine)) as made:
+        yield made
+
+
+def prepared(server: FlightSqlServer, one: Peer, statement: str) -> tuple[bytes, Prepared]:
+    """Return the handle of a statement, and what the server has of it."""
+    request = packed(pb.ActionCreatePreparedStatementRequest(query=statement))
+    (answer,) = one.act("CreatePreparedStatement", request)
+    made = unpacked(answer)
+    assert isinstance(made, pb.ActionCreatePreparedStatementResult)
+    handle = made.prepared_statement_handle
+    (session,) = server._sessions.all()
+    return handle, session.prepared(handle)
+
+
+def written(result: bytes) -> int:
+    count: int = parse(pb.DoPutUpdateResult, result).record_count
+    return count
+
+
+def test_values_of_an_update_are_given_up_with_its_call(server: FlightSqlServer) -> None:
+    values = pa.table({"a": pa.array([1, 2, 3], pa.int32())})
+    with peer(server) as one:
+        one.query("CREATE TABLE used (a INT)")
+        handle, there = prepared(server, one, "INSERT INTO used VALUES (?)")
+        update = pb.CommandPreparedStatementUpdate(prepared_statement_handle=handle)
+        assert written(one.put(update, values)) == 3
+        assert there.bound is None
+        # those that were bound before are used by the next
+        asked = pb.CommandPreparedStatementQuery(prepared_statement_handle=handle)
+        one.put(asked, values.slice(0, 1))
+        assert there.bound is not None
+        assert one.ask(asked)[0]["rows"] == 1
+        assert there.bound is None
+        with pytest.raises(REFUSED, match="has 1 parameters, and 0 values came"):
+            one.ask(asked)
+        assert one.query("SELECT count(*) AS n FROM used") == [{"n": 4}]
+
+
+def test_a_query_runs_again_with_the_values_that_it_has(server: FlightSqlServer) -> None:
+    with peer(server) as one:
+        handle, _ = prepared(server, one, "SELECT ? AS a")
+        asked = pb.CommandPreparedStatementQuery(prepared_statement_handle=handle)
+        one.put(asked, pa.table({"a": ["x"]}))
+        assert one.ask(asked) == one.ask(asked) == [{"a": "x"}]
+        with pytest.raises(REFUSED, match="2 rows of values are bound, and a query takes one"):
+            one.put(asked, pa.table({"a": ["x", "y"]}))
+
+
+def test_values_are_bounded(server: FlightSqlServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fluss_df.flight.values._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("fluss_df.flight.values._MOST_ROWS", 100)
+    text = "x" * 10_000
+    once = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), pa.array([text]))
+    twice = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), pa.array([text * 2]))
+    with peer(server) as one:
+        one.query("CREATE TABLE bounded (s STRING)")
+        handle, _ = prepared(server, one, "INSERT INTO bounded VALUES (?)")
+        update = pb.CommandPreparedStatementUpdate(prepared_statement_handle=handle)
+        for column in (pa.array([text] * 99 + [text * 10]), twice, pa.nulls(101)):
+            with pytest.raises(REFUSED, match="at most 100 rows of values, of 1 MB, are bound"):
+                one.put(update, pa.table({"s": column}))
+        assert written(one.put(update, pa.table({"s": once}))) == 100
+        assert one.query("SELECT count(*) AS n FROM bounded") == [{"n": 100}]
+
+
+def test_nulls_that_are_ingested_are_written_some_at_a_time(
+    server: FlightSqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[int] = []
+
+    def noted(table: pa.Table, *args: object, **options: object) -> None:
+        parts.append(table.num_rows)
+
+    monkeypatch.setattr("fluss_df.flight.ingest._WRITTEN_ROWS", 1000)
+    monkeypatch.setattr("fluss_df.flight.ingest.write_fluss", noted)
+    command = pb.CommandStatementIngest(table="nulls")
+    command.table_definition_options.if_not_exist = _Options.NOT_EXIST_CREATE
+    rows = pa.concat_tables([pa.table({"a": pa.nulls(400), "b": pa.nulls(400)})] * 7)
+    with peer(server) as one:
+        one.query("CREATE TABLE nulls (a INT, b INT)")
+        command.table_definition_options.if_exists = _Options.EXISTS_APPEND
+        assert written(one.put(command, rows)) == 2800
+    assert parts == [1200, 1200, 400]
