@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -34,6 +34,8 @@ class Prepared:
     parameter_schema: pa.Schema
     #: rows of values that were bound, and not used by an update since; None for no values
     bound: list[pa.RecordBatch] | None = None
+    #: when it was asked for last, by the monotonic clock
+    used: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -57,7 +59,7 @@ class Session:
     limits
         How much it may have.
     shared
-        Whether others are in the same one, as all are who gave no name.
+        Whether others may be in the same one: nobody can end it, or change what all have.
     """
 
     def __init__(self, way: Way, limits: FlightLimits, *, shared: bool) -> None:
@@ -108,11 +110,16 @@ class Session:
     def prepare(self, prepared: Prepared) -> bytes:
         """Keep a prepared statement; return its handle.
 
-        Raises RefusalError when there are too many.
+        Raises RefusalError when a client has too many. Of those that clients share, the one that
+        was idle longest is given up instead: whoever made it may be gone.
         """
         with self._lock:
             if len(self._prepared) >= self._limits.prepared:
-                raise exhausted(f"{self._limits.prepared} prepared statements are open: close some")
+                if not self.shared:
+                    raise exhausted(
+                        f"{self._limits.prepared} prepared statements are open: close some"
+                    )
+                del self._prepared[min(self._prepared, key=lambda old: self._prepared[old].used)]
             handle = secrets.token_bytes(_HANDLE_BYTES)
             self._prepared[handle] = prepared
         return handle
@@ -127,8 +134,12 @@ class Session:
         """
         with self._lock:
             found = self._prepared.get(handle)
+            if found is not None:
+                found.used = time.monotonic()
         if found is None:
-            raise invalid("there is no such prepared statement: it was closed, or is another's")
+            raise invalid(
+                "there is no such prepared statement: it was closed, is another's, or was given up"
+            )
         return found
 
     def unprepare(self, handle: bytes) -> None:
@@ -202,6 +213,12 @@ class Session:
         """Give up what waited for too long."""
         with self._lock:
             dropped = self._dropped()
+            if self.shared:
+                # others keep theirs until they are idle themselves
+                latest = time.monotonic() - self._limits.session_idle_s
+                late = [handle for handle, old in self._prepared.items() if old.used < latest]
+                for handle in late:
+                    del self._prepared[handle]
         for old in dropped:
             old.run.close()
 

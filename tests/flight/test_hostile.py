@@ -271,15 +271,6 @@ def test_results_that_nobody_fetches_are_given_up(server: FlightSqlServer) -> No
         assert [one.get(ticket).column(0)[0].as_py() for ticket in tickets[2:]] == [2, 3, 4]
 
 
-def test_prepared_statements_are_bounded(server: FlightSqlServer) -> None:
-    request = packed(pb.ActionCreatePreparedStatementRequest(query="SELECT 1"))
-    with peer(server) as one:
-        for _ in range(LIMITS.prepared):
-            one.act("CreatePreparedStatement", request)
-        with pytest.raises(REFUSED, match="3 prepared statements are open: close some"):
-            one.act("CreatePreparedStatement", request)
-
-
 def test_a_client_that_goes_away_ends_its_query(server: FlightSqlServer) -> None:
     one = fl.connect(server.url)
     descriptor = fl.FlightDescriptor.for_command(packed(Statement(query="SELECT * FROM big")))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.flight import FlightSqlServer, FolderAccess
+from fluss_df.errors import FlussError
+from fluss_df.flight import FlightLimits, FlightSqlServer, FolderAccess
 from fluss_df.flight import flight_messages_pb2 as pb
 from fluss_df.flight.sessions import Prepared
 from fluss_df.flight.wire import packed, parse, unpacked
-from tests.flight.peers import REFUSED, Peer, peer
+from tests.flight.peers import REFUSED, Peer, peer, signed_in
 
 _Options = pb.CommandStatementIngest.TableDefinitionOptions
 
@@ -30,8 +32,10 @@ def prepared(server: FlightSqlServer, one: Peer, statement: str) -> tuple[bytes,
     made = unpacked(answer)
     assert isinstance(made, pb.ActionCreatePreparedStatementResult)
     handle = made.prepared_statement_handle
-    (session,) = server._sessions.all()
-    return handle, session.prepared(handle)
+    for session in server._sessions.all():
+        with contextlib.suppress(FlussError):
+            return handle, session.prepared(handle)
+    raise AssertionError("nobody has the statement")
 
 
 def written(result: bytes) -> int:
@@ -103,3 +107,32 @@ def test_nulls_that_are_ingested_are_written_some_at_a_time(
         command.table_definition_options.if_exists = _Options.EXISTS_APPEND
         assert written(one.put(command, rows)) == 2800
     assert parts == [1200, 1200, 400]
+
+
+def test_prepared_statements_are_bounded() -> None:
+    limits = FlightLimits(prepared=3)
+    with EmbeddedFluss(None) as engine, FlightSqlServer(FolderAccess(engine), limits=limits) as few:
+        with signed_in(few, "a", "b") as one:
+            for _ in range(limits.prepared):
+                prepared(few, one, "SELECT 1")
+            with pytest.raises(REFUSED, match="3 prepared statements are open: close some"):
+                prepared(few, one, "SELECT 1")
+            (session,) = few._sessions.all()
+            for there in session._prepared.values():
+                there.used -= 2 * limits.session_idle_s
+            session.sweep()
+            assert len(session._prepared) == 3
+        # those of nobody's make room for others
+        with peer(few) as nobody:
+            made = [prepared(few, nobody, f"SELECT {n} AS a")[0] for n in range(3)]
+            asked = [pb.CommandPreparedStatementQuery(prepared_statement_handle=h) for h in made]
+            assert nobody.ask(asked[0]) == [{"a": 0}]
+            prepared(few, nobody, "SELECT 3 AS a")
+            with pytest.raises(REFUSED, match=r"no such prepared statement.*or was given up"):
+                nobody.ask(asked[1])
+            assert [nobody.ask(asked[n]) for n in (0, 2)] == [[{"a": 0}], [{"a": 2}]]
+            shared = few._sessions.anonymous("127.0.0.1")
+            shared._prepared[made[0]].used -= 2 * limits.session_idle_s
+            few._sessions.sweep()
+            assert made[0] not in shared._prepared
+            assert made[2] in shared._prepared
