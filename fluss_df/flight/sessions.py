@@ -271,13 +271,16 @@ class Sessions:
             For a wrong password, and when too many are signed in.
         """
         token = secrets.token_urlsafe(32)
-        session = self._opened(user, password, address)
+        session = self._opened(user, password, address, shared=False)
         self._entered(self._by_token, self._digest(token), session)
         return token
 
-    def _opened(self, user: str | None, password: str | None, address: str) -> Session:
+    def _opened(
+        self, user: str | None, password: str | None, address: str, *, shared: bool
+    ) -> Session:
+        # a token is one client's; a password that comes with each call may be that of several
         way = self._access.open(user, password, address)
-        return Session(way, self._limits, shared=user is None)
+        return Session(way, self._limits, shared=shared)
 
     def _entered(self, among: dict[bytes, Session], key: bytes, session: Session) -> Session:
         """Let a client in; return what it has, which another call of its may just have opened."""
@@ -319,7 +322,7 @@ class Sessions:
         return found
 
     def of_password(self, user: str, password: str, address: str) -> Session:
-        """Return the client that sends its password with each call; a call begins.
+        """Return the clients that send this password with each call; a call begins.
 
         Raises FlussError for a wrong password, also for one that was right a minute ago.
         """
@@ -329,7 +332,8 @@ class Sessions:
             if found is not None:
                 found.enter()
         if found is None:
-            found = self._entered(self._by_password, key, self._opened(user, password, address))
+            opened = self._opened(user, password, address, shared=True)
+            found = self._entered(self._by_password, key, opened)
             found.enter()
         else:
             self._recheck(found)
@@ -343,7 +347,7 @@ class Sessions:
             session.leave()
             refused = error.error_code if isinstance(error, FlussError) else None
             if refused == ErrorCode.AUTHENTICATE_EXCEPTION:
-                self.close_one(session)
+                self._sign_out(session)
             raise
 
     def anonymous(self, address: str) -> Session:
@@ -364,7 +368,7 @@ class Sessions:
                     if not self._anonymous[longest].idle_s():
                         raise exhausted(f"there are calls from {most} addresses: try again later")
                     self._anonymous.pop(longest).close()
-                found = self._anonymous[address] = self._opened(None, None, address)
+                found = self._anonymous[address] = self._opened(None, None, address, shared=True)
             found.enter()
         return found
 
@@ -372,12 +376,15 @@ class Sessions:
         """Sign a client out; False for what others share."""
         if session.shared:
             return False
+        self._sign_out(session)
+        return True
+
+    def _sign_out(self, session: Session) -> None:
         with self._lock:
             for among in (self._by_token, self._by_password):
                 for key in [key for key, known in among.items() if known is session]:
                     del among[key]
         session.close()
-        return True
 
     def all(self) -> Iterator[Session]:
         """Return every one."""

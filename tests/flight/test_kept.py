@@ -1,4 +1,4 @@
-"""Values that clients bind, and rows that they send: how much of them is held, and for how long."""
+"""What the server keeps of clients, values, rows, statements: how much, and for how long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
 from fluss_df.flight import FlightLimits, FlightSqlServer, FolderAccess
 from fluss_df.flight import flight_messages_pb2 as pb
-from fluss_df.flight.sessions import Prepared
+from fluss_df.flight.sessions import Prepared, Sessions
 from fluss_df.flight.wire import packed, parse, unpacked
 from tests.flight.peers import REFUSED, Peer, peer, signed_in
 
@@ -136,3 +136,16 @@ def test_prepared_statements_are_bounded() -> None:
             few._sessions.sweep()
             assert made[0] not in shared._prepared
             assert made[2] in shared._prepared
+
+
+def test_callers_without_a_name_are_not_put_out_while_they_ask() -> None:
+    with EmbeddedFluss(None) as engine:
+        limits = FlightLimits(sessions=2)
+        sessions = Sessions(FolderAccess(engine), limits)
+        first, second = sessions.anonymous("127.0.0.1"), sessions.anonymous("127.0.0.2")
+        with pytest.raises(FlussError, match="calls from 2 addresses"):
+            sessions.anonymous("127.0.0.3")
+        first.leave()
+        assert sessions.anonymous("127.0.0.3") is not first
+        assert sessions.anonymous("127.0.0.2") is second
+        sessions.close()
