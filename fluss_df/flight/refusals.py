@@ -104,6 +104,9 @@ def partly(error: FlussError, written: int, where: str = "") -> RefusalError:
         What they are written to.
     """
     status, text = status_of(error)
+    if status == _C.UNAVAILABLE:
+        # some clients send again by themselves what was not available: those rows would be doubled
+        status = _C.ABORTED
     counted = ", and the rows that it names are counted behind them" if " in row " in text else ""
     room = _MOST_TEXT - 400
     return RefusalError(

@@ -31,8 +31,9 @@ SERVICE: Final = "arrow.flight.protocol.FlightService"
 _FIRST_S: Final = 10.0
 # how long a client may take to read that its statement took too long
 _LATE_S: Final = 10.0
-# how much later than the last message the word may be heard that a client was cut off
-_SETTLE_S: Final = 0.1
+# How much later than the last message the word may be heard that a client was cut off. Statements
+# look once more when they begin; of a query, all values are in one message.
+_SETTLE_S: Final = {pb.CommandStatementIngest: 0.1, pb.CommandPreparedStatementUpdate: 0.02}
 
 _Asked = tuple[pa.Schema, Callable[[Session, Any], Iterator[pa.RecordBatch]]]
 _QUESTIONS: Final[dict[type, _Asked]] = {
@@ -191,8 +192,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         session = peer.session()
         first = _only(pb.FlightData, requests)
         command = _command(first.flight_descriptor)
-        # statements look once more when they begin
-        settle_s = _SETTLE_S if isinstance(command, pb.CommandStatementIngest) else _SETTLE_S / 5
+        settle_s = _SETTLE_S.get(type(command), 0.0)
         busy_s = self._limits.statement_s + _LATE_S
         messages = call.messages(requests, self._limits.silent_s, busy_s, settle_s)
         if isinstance(command, pb.CommandStatementUpdate):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import grpc
 import pyarrow as pa
 import pytest
 
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.flight import FlightLimits, FlightSqlServer, FolderAccess
 from fluss_df.flight import flight_messages_pb2 as pb
+from fluss_df.flight.refusals import partly
 from fluss_df.flight.sessions import Prepared, Sessions
 from fluss_df.flight.wire import packed, parse, unpacked
 from tests.flight.peers import REFUSED, Peer, peer, signed_in
@@ -149,3 +151,12 @@ def test_callers_without_a_name_are_not_put_out_while_they_ask() -> None:
         assert sessions.anonymous("127.0.0.3") is not first
         assert sessions.anonymous("127.0.0.2") is second
         sessions.close()
+
+
+def test_who_wrote_a_part_is_not_told_to_send_all_again() -> None:
+    gone = partly(NetworkError("the server is gone"), 2000, " to table t")
+    assert gone.status == grpc.StatusCode.ABORTED
+    assert str(gone).endswith("; 2,000 rows before are written to table t")
+    refused = partly(FlussError("no", ErrorCode.AUTHORIZATION_EXCEPTION), 1)
+    assert refused.status == grpc.StatusCode.PERMISSION_DENIED
+    assert len(str(partly(FlussError("x" * 5000), 7))) < 2000
