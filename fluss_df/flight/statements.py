@@ -32,8 +32,11 @@ _NOTHING: Final = pa.schema([])
 _MESSAGE_BYTES: Final = 2 << 20
 
 
-def _require_of_all(statement: str) -> None:
-    """Raise for a statement that changes what others have who share the connection."""
+def _require_allowed(session: Session, statement: str) -> None:
+    """Raise for a transaction, and what changes what others have who share the connection."""
+    _refuse_transactions(statement)
+    if not session.shared:
+        return
     tree = parsed_statement(numbered(statement))
     if isinstance(tree, exp.Use):
         raise unsupported("USE needs a client of its own: sign in, or write DATABASE.TABLE")
@@ -90,6 +93,7 @@ class Statements:
         One that is no query runs now: clients go on as soon as they have the columns, and are to
         know by then whether it went well.
         """
+        _require_allowed(session, statement)
         run = self._made(session, statement, values)
         schema = self._schema(call, run)
         return session.keep(run, schema), schema
@@ -98,6 +102,7 @@ class Statements:
         self, session: Session, call: Call, statement: str, values: tuple[Any, ...] = ()
     ) -> pa.Schema:
         """Return the columns of a query, which is not run."""
+        _require_allowed(session, statement)
         run = self._made(session, statement, values)
         try:
             if not run.is_query and not run.only_shows:
@@ -107,9 +112,6 @@ class Statements:
             run.close()
 
     def _made(self, session: Session, statement: str, values: tuple[Any, ...]) -> QueryRun:
-        _refuse_transactions(statement)
-        if session.shared:
-            _require_of_all(statement)
         return QueryRun(
             session.backend,
             statement,
@@ -159,6 +161,7 @@ class Statements:
 
         Without values, it runs once.
         """
+        _require_allowed(session, statement)
         written = 0
         try:
             for text, values in together(statement, batches):

@@ -15,6 +15,7 @@ from fluss_df.flight import FlightLimits, FlightSqlServer, FolderAccess
 from fluss_df.flight import flight_messages_pb2 as pb
 from fluss_df.flight.refusals import partly
 from fluss_df.flight.sessions import Prepared, Sessions
+from fluss_df.flight.values import together
 from fluss_df.flight.wire import packed, parse, unpacked
 from tests.flight.peers import REFUSED, Peer, peer, signed_in
 
@@ -72,6 +73,22 @@ def test_a_query_runs_again_with_the_values_that_it_has(server: FlightSqlServer)
         assert one.ask(asked) == one.ask(asked) == [{"a": "x"}]
         with pytest.raises(REFUSED, match="2 rows of values are bound, and a query takes one"):
             one.put(asked, pa.table({"a": ["x", "y"]}))
+
+
+@pytest.mark.parametrize(("width", "sizes"), [(1, [1000, 1000, 500]), (50, [400] * 6 + [100])])
+def test_statements_of_many_values_are_bounded(width: int, sizes: list[int]) -> None:
+    values = pa.record_batch({f"c{n}": range(2500) for n in range(width)})
+    mark = f"({', '.join('?' * width)})"
+    made = list(together(f"INSERT INTO t VALUES {mark}", [values]))
+    assert [text.count("(") for text, _ in made] == sizes
+    assert [row for _, row in made][-1][-1].as_py() == 2499
+    overwriting = f"INSERT OVERWRITE t VALUES {mark}"
+    if width == 1:
+        ((text, _),) = together(overwriting, [values])
+        assert text.count("(") == 2500
+    else:
+        with pytest.raises(FlussError, match="it takes at most 800 of 50 columns"):
+            list(together(overwriting, [values]))
 
 
 def test_values_are_bounded(server: FlightSqlServer, monkeypatch: pytest.MonkeyPatch) -> None:
