@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import sqlglot
@@ -17,6 +17,12 @@ from fluss_df.errors import FlussError
 
 #: Says which type a column of a table has; None where that is not known.
 ColumnType = Callable[[exp.Table, str], "pa.DataType | None"]
+
+# how many of a unit are a second
+_UNITS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_S_OF_DAY: Final = 86_400
+_MS_OF_DAY: Final = _S_OF_DAY * 1000
+_DAY_0: Final = dt.date(1970, 1, 1).toordinal()
 
 
 def numbered(statement: str) -> str:
@@ -97,10 +103,16 @@ def literal(value: Any, number: int) -> exp.Expr:
         return exp.Null()
     kind = scalar.type
     if pa.types.is_timestamp(kind):
-        return _timestamp(scalar)
+        return _timestamp(scalar, number)
     if pa.types.is_time(kind):
-        return exp.cast(exp.Literal.string(str(scalar)), exp.DType.TIME)
-    plain = scalar.as_py()
+        return _time(scalar, number)
+    if pa.types.is_date(kind):
+        days = scalar.value // (1 if kind == pa.date32() else _MS_OF_DAY)
+        return exp.cast(exp.Literal.string(_day(days, number)), exp.DType.DATE)
+    try:
+        plain = scalar.as_py()
+    except (OverflowError, ValueError):
+        plain = None  # Python has no such value, nor has SQL
     if isinstance(plain, bool):
         return exp.Boolean(this=plain)
     if isinstance(plain, int):
@@ -122,8 +134,6 @@ def literal(value: Any, number: int) -> exp.Expr:
         return exp.Literal.string(plain)
     if isinstance(plain, bytes):
         return exp.HexString(this=plain.hex())
-    if isinstance(plain, dt.date):
-        return exp.cast(exp.Literal.string(plain.isoformat()), exp.DType.DATE)
     raise FlussError(
         f"parameter {number}: a value of type {kind} has no literal in SQL; there are numbers,"
         " texts, bytes, truths, dates and times"
@@ -135,13 +145,46 @@ def _signed(digits: str, negative: bool) -> exp.Expr:
     return exp.paren(exp.Neg(this=number)) if negative else number
 
 
-def _timestamp(scalar: pa.Scalar) -> exp.Expr:
-    kind = scalar.type
-    zoned = kind.tz is not None
-    text = str(scalar.cast(pa.timestamp(kind.unit, "UTC" if zoned else None)))
-    text = text.removesuffix("Z")
-    target = exp.DType.TIMESTAMPTZ if zoned else exp.DType.TIMESTAMP
-    return exp.cast(exp.Literal.string(text), target)
+def _timestamp(scalar: pa.Scalar, number: int) -> exp.Expr:
+    # by the number: values of Python have neither nanoseconds nor all years
+    days, rest = divmod(scalar.value, _UNITS[scalar.type.unit] * _S_OF_DAY)
+    seconds, part = divmod(rest, _UNITS[scalar.type.unit])
+    text = f"{_day(days, number)} {_clock(seconds, part * 10**9 // _UNITS[scalar.type.unit])}"
+    if scalar.type.tz is not None:
+        return exp.cast(exp.Literal.string(f"{text}+00:00"), exp.DType.TIMESTAMPTZ)
+    return exp.cast(exp.Literal.string(text), exp.DType.TIMESTAMP)
+
+
+def _time(scalar: pa.Scalar, number: int) -> exp.Expr:
+    seconds, part = divmod(scalar.value, _UNITS[scalar.type.unit])
+    nanoseconds = part * 10**9 // _UNITS[scalar.type.unit]
+    if not 0 <= seconds < _S_OF_DAY:
+        raise FlussError(f"parameter {number}: {seconds:,} seconds are no time of a day")
+    text = _clock(seconds, nanoseconds)
+    if nanoseconds % 1000:
+        raise FlussError(
+            f"parameter {number}: the time {text} has no literal in SQL, where times have six"
+            " digits of a second"
+        )
+    return exp.cast(exp.Literal.string(text), exp.DType.TIME)
+
+
+def _day(days: int, number: int) -> str:
+    """Return the text of a day, of which is known how many are between it and 1970."""
+    try:
+        return dt.date.fromordinal(_DAY_0 + days).isoformat()
+    except (ValueError, OverflowError):
+        raise FlussError(
+            f"parameter {number}: the day {days:,} days from 1970-01-01 has no literal in SQL,"
+            " where years are 1 to 9999"
+        ) from None
+
+
+def _clock(seconds: int, nanoseconds: int) -> str:
+    text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    if nanoseconds % 1000:
+        return f"{text}.{nanoseconds:09}"
+    return f"{text}.{nanoseconds // 1000:06}" if nanoseconds else text
 
 
 def _scalar(value: Any, number: int) -> pa.Scalar:

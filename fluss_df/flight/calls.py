@@ -11,6 +11,7 @@ from typing import Final
 import grpc
 
 from fluss_df.backend.query_run import QueryRun
+from fluss_df.flight.refusals import RefusalError
 
 _LOOK_S: Final = 0.5
 
@@ -24,12 +25,14 @@ class Call:
         self._lock = threading.Lock()
         self._run: QueryRun | None = None
         self._over = False
+        self._ended = threading.Event()
 
     def over(self) -> None:
         """Take note of its end: what still runs for it has nobody who waits."""
         with self._lock:
             self._over = True
             run = self._run
+        self._ended.set()
         if run is not None:
             run.cancel("its client is gone")
 
@@ -56,12 +59,38 @@ class Call:
         if now > self._ends:
             self._context.cancel()
 
-    def messages(self, requests: Iterator[bytes], seconds: float) -> Iterator[bytes]:
-        """Iterate over the client's messages; each may take ``seconds`` to come."""
-        self.may_take(seconds)
+    def messages(
+        self, requests: Iterator[bytes], silent_s: float, busy_s: float, settle_s: float
+    ) -> Iterator[bytes]:
+        """Iterate over the client's messages, to the end that it said.
+
+        Parameters
+        ----------
+        requests
+            The messages; to gRPC they are at their end, too, where the client was cut off.
+        silent_s
+            How long each may take to come.
+        busy_s
+            How long the server may take with one, and with what is behind the last.
+        settle_s
+            How long to wait at the end for the word that the client was cut off.
+
+        Raises
+        ------
+        RefusalError
+            When it was cut off: what it wanted to send besides is not known.
+        """
+        self.may_take(silent_s)
         for message in requests:
-            self.may_take(seconds)
+            # a write that is slow is no silence of the client
+            self.may_take(busy_s)
             yield message
+            self.may_take(silent_s)
+        self.may_take(busy_s)
+        if self._ended.wait(settle_s) or not self._context.is_active():
+            raise RefusalError(
+                grpc.StatusCode.CANCELLED, "the client is gone before it had sent everything"
+            )
 
 
 class Calls:

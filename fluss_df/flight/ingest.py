@@ -12,7 +12,7 @@ import pyarrow as pa
 from fluss_df.backend.catalog.replacing import Replacing
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.flight import flight_messages_pb2 as pb
-from fluss_df.flight.refusals import invalid, unsupported
+from fluss_df.flight.refusals import invalid, partly, unsupported
 from fluss_df.flight.sessions import Session
 from fluss_df.flight.statements import CATALOG, no_transactions
 from fluss_df.flight.wire import Upload
@@ -22,6 +22,8 @@ from fluss_df.metadata import TablePath
 
 # rows that are gathered before they are written and acknowledged
 _WRITTEN_BYTES: Final = 16 << 20
+# nulls have no bytes here, and have some where they are written
+_WRITTEN_ROWS: Final = 1 << 20
 _Options = pb.CommandStatementIngest.TableDefinitionOptions
 _OPTIONS: Final = ("primary_key", "partition_by", "bucket_by", "buckets")
 
@@ -39,7 +41,7 @@ def ingest(session: Session, asked: pb.CommandStatementIngest, upload: Upload) -
     _prepare_table(session, path, asked, upload.schema)
     written = 0
     held: list[pa.RecordBatch] = []
-    size = 0
+    size = rows = 0
 
     def write() -> int:
         table = pa.Table.from_batches(held, upload.schema)
@@ -53,23 +55,17 @@ def ingest(session: Session, asked: pb.CommandStatementIngest, upload: Upload) -
                 continue
             held.append(batch)
             size += batch.nbytes
-            if size >= _WRITTEN_BYTES:
+            rows += batch.num_rows
+            if size >= _WRITTEN_BYTES or rows >= _WRITTEN_ROWS:
                 written += write()
-                size = 0
+                size = rows = 0
         if held or not written:
             # without rows, too: columns that do not fit are an error
             written += write()
     except FlussError as error:
         if not written:
             raise
-        raise (
-            type(error)(
-                f"{error.message}; {written:,} rows before are written to table {path}",
-                error.error_code,
-            )
-            if type(error) is FlussError
-            else FlussError(f"{error}; {written:,} rows before are written to table {path}")
-        ) from error
+        raise partly(error, written, f" to table {path}") from error
     return written
 
 

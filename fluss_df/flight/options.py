@@ -28,7 +28,8 @@ class FlightLimits:
     session_idle_s
         After how many seconds without a call a client has to sign in again.
     prepared
-        The most prepared statements of a client.
+        The most prepared statements of a client. Of those that clients share, the one that was idle
+        longest is given up for a further one, and each that was idle for ``session_idle_s``.
     tickets
         The most results of a client that were not fetched yet; for a further one, the oldest is
         given up.

@@ -89,3 +89,28 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
     # where an engine of this process has its socket is nobody's business
     text = _SOCKET.sub(r"(\1)", str(error))
     return found, text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."
+
+
+def partly(error: FlussError, written: int, where: str = "") -> RefusalError:
+    """Return an error that says, too, how many rows are written by now.
+
+    Parameters
+    ----------
+    error
+        Of the rows behind those.
+    written
+        How many.
+    where
+        What they are written to.
+    """
+    status, text = status_of(error)
+    if status == _C.UNAVAILABLE:
+        # some clients send again by themselves what was not available: those rows would be doubled
+        status = _C.ABORTED
+    counted = ", and the rows that it names are counted behind them" if " in row " in text else ""
+    room = _MOST_TEXT - 400
+    return RefusalError(
+        status,
+        f"{text if len(text) <= room else f'{text[:room]} ...'}; {written:,} rows before are"
+        f" written{where}{counted}",
+    )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 from urllib.parse import unquote
 
 import grpc
 import pyarrow as pa
+from sqlglot import exp
 
 from fluss_df.errors import FlussError
 from fluss_df.flight import flight_messages_pb2 as pb
@@ -20,7 +22,8 @@ from fluss_df.flight.metadata import sql_info, tables
 from fluss_df.flight.options import FlightLimits
 from fluss_df.flight.refusals import invalid, status_of, unauthenticated, unsupported
 from fluss_df.flight.sessions import Session, Sessions
-from fluss_df.flight.statements import Statements, bound_rows, no_transactions
+from fluss_df.flight.statements import Statements, no_transactions
+from fluss_df.flight.values import bound_values, rows_of
 from fluss_df.flight.wire import Upload, packed, parse, schema_bytes, stream, unpacked
 
 SERVICE: Final = "arrow.flight.protocol.FlightService"
@@ -28,8 +31,9 @@ SERVICE: Final = "arrow.flight.protocol.FlightService"
 _FIRST_S: Final = 10.0
 # how long a client may take to read that its statement took too long
 _LATE_S: Final = 10.0
-# of values that are bound at once
-_MOST_BOUND: Final = 100_000
+# How much later than the last message the word may be heard that a client was cut off. Statements
+# look once more when they begin; of a query, all values are in one message.
+_SETTLE_S: Final = {pb.CommandStatementIngest: 0.1, pb.CommandPreparedStatementUpdate: 0.02}
 
 _Asked = tuple[pa.Schema, Callable[[Session, Any], Iterator[pa.RecordBatch]]]
 _QUESTIONS: Final[dict[type, _Asked]] = {
@@ -188,22 +192,26 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         session = peer.session()
         first = _only(pb.FlightData, requests)
         command = _command(first.flight_descriptor)
-        messages = call.messages(requests, self._limits.silent_s)
+        settle_s = _SETTLE_S.get(type(command), 0.0)
+        busy_s = self._limits.statement_s + _LATE_S
+        messages = call.messages(requests, self._limits.silent_s, busy_s, settle_s)
         if isinstance(command, pb.CommandStatementUpdate):
             _refuse_transaction(command)
             call.may_take(self._limits.statement_s + _LATE_S)
-            rows = self._statements.update(session, call, command.query, [])
+            rows = self._statements.update(session, call, command.query, None)
             yield _updated(rows)
         elif isinstance(command, pb.CommandPreparedStatementUpdate):
             prepared = session.prepared(command.prepared_statement_handle)
+            # what was bound is used once: it takes room
+            bound, prepared.bound = prepared.bound, None
             if first.data_header:
-                bound_rows(prepared, iter(Upload(first, messages)), _MOST_BOUND)
+                bound = bound_values(prepared.tree, Upload(first, messages))
             call.may_take(self._limits.statement_s + _LATE_S)
-            statement, bound = prepared.statement, prepared.bound
+            statement = prepared.statement
             yield _updated(self._statements.update(session, call, statement, bound))
         elif isinstance(command, pb.CommandPreparedStatementQuery):
             prepared = session.prepared(command.prepared_statement_handle)
-            bound_rows(prepared, iter(Upload(first, messages)), _MOST_BOUND)
+            prepared.bound = bound_values(prepared.tree, Upload(first, messages))
             handle = command.prepared_statement_handle
             result = pb.DoPutPreparedStatementResult(prepared_statement_handle=handle)
             yield pb.PutResult(app_metadata=result.SerializeToString()).SerializeToString()
@@ -382,9 +390,13 @@ def _statement(session: Session, command: Any) -> tuple[str, tuple[Any, ...]]:
     if not isinstance(command, pb.CommandPreparedStatementQuery):
         raise _no_command(command, "asks for no result")
     prepared = session.prepared(command.prepared_statement_handle)
-    if len(prepared.bound) > 1:
-        raise invalid(f"{len(prepared.bound)} rows of values are bound, and a query takes one")
-    return prepared.statement, prepared.bound[0] if prepared.bound else ()
+    rows = list(itertools.islice(rows_of(prepared.bound or ()), 2))
+    if len(rows) > 1:
+        raise invalid("several rows of values are bound, and what has a result takes one")
+    if not isinstance(prepared.tree, exp.Query):
+        # a second time it would write them again
+        prepared.bound = None
+    return prepared.statement, rows[0] if rows else ()
 
 
 def _no_command(command: Any, why: str) -> Exception:

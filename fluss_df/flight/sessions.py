@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from sqlglot import exp
@@ -32,8 +32,10 @@ class Prepared:
     statement: str
     tree: exp.Expr | None
     parameter_schema: pa.Schema
-    #: rows of values that were bound last
-    bound: list[tuple[Any, ...]] = field(default_factory=list)
+    #: rows of values that were bound, and not used by an update since; None for no values
+    bound: list[pa.RecordBatch] | None = None
+    #: when it was asked for last, by the monotonic clock
+    used: float = field(default_factory=time.monotonic)
 
 
 @dataclass
@@ -57,7 +59,7 @@ class Session:
     limits
         How much it may have.
     shared
-        Whether others are in the same one, as all are who gave no name.
+        Whether others may be in the same one: nobody can end it, or change what all have.
     """
 
     def __init__(self, way: Way, limits: FlightLimits, *, shared: bool) -> None:
@@ -108,11 +110,16 @@ class Session:
     def prepare(self, prepared: Prepared) -> bytes:
         """Keep a prepared statement; return its handle.
 
-        Raises RefusalError when there are too many.
+        Raises RefusalError when a client has too many. Of those that clients share, the one that
+        was idle longest is given up instead: whoever made it may be gone.
         """
         with self._lock:
             if len(self._prepared) >= self._limits.prepared:
-                raise exhausted(f"{self._limits.prepared} prepared statements are open: close some")
+                if not self.shared:
+                    raise exhausted(
+                        f"{self._limits.prepared} prepared statements are open: close some"
+                    )
+                del self._prepared[min(self._prepared, key=lambda old: self._prepared[old].used)]
             handle = secrets.token_bytes(_HANDLE_BYTES)
             self._prepared[handle] = prepared
         return handle
@@ -127,8 +134,12 @@ class Session:
         """
         with self._lock:
             found = self._prepared.get(handle)
+            if found is not None:
+                found.used = time.monotonic()
         if found is None:
-            raise invalid("there is no such prepared statement: it was closed, or is another's")
+            raise invalid(
+                "there is no such prepared statement: it was closed, is another's, or was given up"
+            )
         return found
 
     def unprepare(self, handle: bytes) -> None:
@@ -202,6 +213,12 @@ class Session:
         """Give up what waited for too long."""
         with self._lock:
             dropped = self._dropped()
+            if self.shared:
+                # others keep theirs until they are idle themselves
+                latest = time.monotonic() - self._limits.session_idle_s
+                late = [handle for handle, old in self._prepared.items() if old.used < latest]
+                for handle in late:
+                    del self._prepared[handle]
         for old in dropped:
             old.run.close()
 
@@ -254,13 +271,16 @@ class Sessions:
             For a wrong password, and when too many are signed in.
         """
         token = secrets.token_urlsafe(32)
-        session = self._opened(user, password, address)
+        session = self._opened(user, password, address, shared=False)
         self._entered(self._by_token, self._digest(token), session)
         return token
 
-    def _opened(self, user: str | None, password: str | None, address: str) -> Session:
+    def _opened(
+        self, user: str | None, password: str | None, address: str, *, shared: bool
+    ) -> Session:
+        # a token is one client's; a password that comes with each call may be that of several
         way = self._access.open(user, password, address)
-        return Session(way, self._limits, shared=user is None)
+        return Session(way, self._limits, shared=shared)
 
     def _entered(self, among: dict[bytes, Session], key: bytes, session: Session) -> Session:
         """Let a client in; return what it has, which another call of its may just have opened."""
@@ -302,7 +322,7 @@ class Sessions:
         return found
 
     def of_password(self, user: str, password: str, address: str) -> Session:
-        """Return the client that sends its password with each call; a call begins.
+        """Return the clients that send this password with each call; a call begins.
 
         Raises FlussError for a wrong password, also for one that was right a minute ago.
         """
@@ -312,7 +332,8 @@ class Sessions:
             if found is not None:
                 found.enter()
         if found is None:
-            found = self._entered(self._by_password, key, self._opened(user, password, address))
+            opened = self._opened(user, password, address, shared=True)
+            found = self._entered(self._by_password, key, opened)
             found.enter()
         else:
             self._recheck(found)
@@ -326,7 +347,7 @@ class Sessions:
             session.leave()
             refused = error.error_code if isinstance(error, FlussError) else None
             if refused == ErrorCode.AUTHENTICATE_EXCEPTION:
-                self.close_one(session)
+                self._sign_out(session)
             raise
 
     def anonymous(self, address: str) -> Session:
@@ -347,7 +368,7 @@ class Sessions:
                     if not self._anonymous[longest].idle_s():
                         raise exhausted(f"there are calls from {most} addresses: try again later")
                     self._anonymous.pop(longest).close()
-                found = self._anonymous[address] = self._opened(None, None, address)
+                found = self._anonymous[address] = self._opened(None, None, address, shared=True)
             found.enter()
         return found
 
@@ -355,12 +376,15 @@ class Sessions:
         """Sign a client out; False for what others share."""
         if session.shared:
             return False
+        self._sign_out(session)
+        return True
+
+    def _sign_out(self, session: Session) -> None:
         with self._lock:
             for among in (self._by_token, self._by_password):
                 for key in [key for key, known in among.items() if known is session]:
                     del among[key]
         session.close()
-        return True
 
     def all(self) -> Iterator[Session]:
         """Return every one."""

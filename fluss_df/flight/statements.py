@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import TokenType, exp
+from sqlglot import exp
 
 from fluss_df.backend.parameters import (
     numbered,
     parameter_types,
-    placeholders,
     without_catalog,
 )
 from fluss_df.backend.query_run import QueryRun
-from fluss_df.backend.sql.dialect import Fluss
 from fluss_df.backend.sql.statements import parsed_statement
 from fluss_df.errors import FlussError
 from fluss_df.flight.calls import Call
 from fluss_df.flight.options import FlightLimits
-from fluss_df.flight.refusals import exhausted, invalid, unsupported
+from fluss_df.flight.refusals import exhausted, invalid, partly, unsupported
 from fluss_df.flight.sessions import Prepared, Session
+from fluss_df.flight.values import together
 
 #: What tools write in front of databases: Fluss itself has no catalogs.
 CATALOG: Final = "fluss"
@@ -33,13 +30,20 @@ _NOTHING: Final = pa.schema([])
 # of a batch in a stream: with 1 MB, server and client together took a tenth more processor time;
 # clients of gRPC may refuse messages of 4 MB
 _MESSAGE_BYTES: Final = 2 << 20
-_USE: Final = re.compile(r"(\s|--[^\n]*\n|/\*.*?\*/)*USE\b", re.IGNORECASE | re.DOTALL)
 
 
-def _is_temporary(statement: str) -> bool:
-    """Whether a statement names a query for the connection alone, which others may share here."""
+def _require_allowed(session: Session, statement: str) -> None:
+    """Raise for a transaction, and what changes what others have who share the connection."""
+    _refuse_transactions(statement)
+    if not session.shared:
+        return
     tree = parsed_statement(numbered(statement))
-    return isinstance(tree, exp.Create) and tree.find(exp.TemporaryProperty) is not None
+    if isinstance(tree, exp.Use):
+        raise unsupported("USE needs a client of its own: sign in, or write DATABASE.TABLE")
+    if isinstance(tree, exp.Create) and tree.find(exp.TemporaryProperty) is not None:
+        raise unsupported(
+            "a temporary view needs a client of its own: sign in, or leave TEMPORARY out"
+        )
 
 
 class Turns:
@@ -89,6 +93,7 @@ class Statements:
         One that is no query runs now: clients go on as soon as they have the columns, and are to
         know by then whether it went well.
         """
+        _require_allowed(session, statement)
         run = self._made(session, statement, values)
         schema = self._schema(call, run)
         return session.keep(run, schema), schema
@@ -97,6 +102,7 @@ class Statements:
         self, session: Session, call: Call, statement: str, values: tuple[Any, ...] = ()
     ) -> pa.Schema:
         """Return the columns of a query, which is not run."""
+        _require_allowed(session, statement)
         run = self._made(session, statement, values)
         try:
             if not run.is_query and not run.only_shows:
@@ -106,13 +112,6 @@ class Statements:
             run.close()
 
     def _made(self, session: Session, statement: str, values: tuple[Any, ...]) -> QueryRun:
-        _refuse_transactions(statement)
-        if session.shared and _USE.match(statement):
-            raise unsupported("USE needs a client of its own: sign in, or write DATABASE.TABLE")
-        if session.shared and _is_temporary(statement):
-            raise unsupported(
-                "a temporary view needs a client of its own: sign in, or leave TEMPORARY out"
-            )
         return QueryRun(
             session.backend,
             statement,
@@ -152,22 +151,40 @@ class Statements:
         self._turns.give_back(run)
 
     def update(
-        self, session: Session, call: Call, statement: str, rows: list[tuple[Any, ...]]
+        self,
+        session: Session,
+        call: Call,
+        statement: str,
+        batches: Sequence[pa.RecordBatch] | None,
     ) -> int:
-        """Run a statement for each row of values; return how many rows were written."""
+        """Run a statement for each row of values; return how many rows were written.
+
+        Without values, it runs once.
+        """
+        _require_allowed(session, statement)
         written = 0
-        for values in _together(statement, rows):
-            run = self._made(session, values[0], values[1])
-            self._turns.take(run)
-            try:
-                with call.running(run):
-                    for _ in run:
-                        pass
-                written += run.rows_written or 0
-            finally:
-                run.close()
-                self._turns.give_back(run)
+        try:
+            for text, values in together(statement, batches):
+                written += self._updated(session, call, text, values)
+        except FlussError as error:
+            if not written:
+                raise
+            raise partly(error, written) from error
         return written
+
+    def _updated(
+        self, session: Session, call: Call, statement: str, values: tuple[Any, ...]
+    ) -> int:
+        run = self._made(session, statement, values)
+        self._turns.take(run)
+        try:
+            with call.running(run):
+                for _ in run:
+                    pass
+            return run.rows_written or 0
+        finally:
+            run.close()
+            self._turns.give_back(run)
 
     def prepare(
         self, session: Session, call: Call, statement: str
@@ -235,68 +252,6 @@ def no_transactions(name: str) -> Exception:
         f"{name}: Fluss has no transactions and no savepoints: each statement counts by itself"
         " (turn on autocommit)"
     )
-
-
-def _together(statement: str, rows: list[tuple[Any, ...]]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Make few statements of ``INSERT INTO t VALUES (?, ?)`` for many rows."""
-    begins = _values_begin(statement) if len(rows) > 1 else None
-    if begins is None:
-        for row in rows or [()]:
-            yield statement, row
-        return
-    item = f"({', '.join('?' * len(rows[0]))})"
-    for begin in range(0, len(rows), _ROWS_TOGETHER):
-        part = rows[begin : begin + _ROWS_TOGETHER]
-        many = statement[:begins] + ", ".join([item] * len(part))
-        yield many, tuple(value for row in part for value in row)
-
-
-def _values_begin(statement: str) -> int | None:
-    """Return where the one row of ``INSERT INTO t VALUES (?, ?)`` begins.
-
-    None for any other statement: of one that has more in it, such as a row of its own, another
-    parameter or a function, the whole is run for each row of values.
-    """
-    tree = parsed_statement(numbered(statement))
-    if not isinstance(tree, exp.Insert) or not isinstance(tree.expression, exp.Values):
-        return None
-    if len(tree.expression.expressions) != 1:
-        return None
-    tokens = sqlglot.tokenize(statement, dialect=Fluss)
-    while tokens and tokens[-1].token_type == TokenType.SEMICOLON:
-        tokens.pop()
-    kinds = [token.token_type for token in tokens]
-    first = len(kinds) - 1 - kinds[::-1].index(TokenType.L_PAREN)
-    row = kinds[first:]
-    size = len(row) // 2
-    between = [TokenType.PLACEHOLDER, TokenType.COMMA] * size
-    alone = row == [TokenType.L_PAREN, *between[:-1], TokenType.R_PAREN]
-    if not alone or kinds.count(TokenType.PLACEHOLDER) != size:
-        return None
-    return int(tokens[first].start)
-
-
-_ROWS_TOGETHER: Final = 1000
-
-
-def bound_rows(prepared: Prepared, batches: Iterator[pa.RecordBatch], most: int) -> None:
-    """Keep the values that a client binds.
-
-    Raises RefusalError for another number of columns, and too many rows.
-    """
-    rows: list[tuple[Any, ...]] = []
-    wanted = 0 if prepared.tree is None else len(placeholders(prepared.tree))
-    for batch in batches:
-        if batch.num_columns != wanted:
-            raise invalid(
-                f"the statement has {wanted} parameters, and {batch.num_columns} values came"
-            )
-        if len(rows) + batch.num_rows > most:
-            raise exhausted(
-                f"at most {most:,} rows of values are bound at once: use bulk ingestion for more"
-            )
-        rows.extend(zip(*(list(column) for column in batch.columns), strict=True))
-    prepared.bound = rows
 
 
 def _column_types(session: Session) -> Any:

@@ -209,7 +209,7 @@ class Upload:
                         f"a batch has {batch.num_rows:,} rows: send at most {_MOST_ROWS:,} at once"
                     )
                 batch.validate(full=True)
-            size = sum(map(_written_out, batch.columns))
+            size = sum(map(written_out, batch.columns))
             if size > _MOST_BYTES:
                 raise invalid(
                     f"a batch has {size:,} bytes when its values are written out: send at most"
@@ -236,7 +236,7 @@ def _untaken(kind: pa.DataType, name: str) -> Exception:
     return invalid(f"column '{name}' is {kind}, which is not taken: send plain values")
 
 
-def _written_out(array: pa.Array) -> int:
+def written_out(array: pa.Array) -> int:
     """Return how many bytes values take that do not share any."""
     kind = array.type
     if pa.types.is_dictionary(kind):
@@ -248,13 +248,13 @@ def _written_out(array: pa.Array) -> int:
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         return int(_lengths(array).sum())
     if isinstance(kind, pa.BaseExtensionType):
-        return _written_out(array.storage)
+        return written_out(array.storage)
     if pa.types.is_struct(kind):
-        return sum(_written_out(array.field(i)) for i in range(kind.num_fields))
+        return sum(written_out(array.field(i)) for i in range(kind.num_fields))
     if pa.types.is_map(kind):
-        return _written_out(array.keys) + _written_out(array.items)
+        return written_out(array.keys) + written_out(array.items)
     if kind.num_fields:
-        return _written_out(array.values)
+        return written_out(array.values)
     return int(array.nbytes)
 
 

@@ -6,6 +6,7 @@ import datetime as dt
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 import fluss_df
 from fluss_df.backend import Backend
-from fluss_df.backend.parameters import bind, numbered, parameter_types, placeholders
+from fluss_df.backend.parameters import bind, literal, numbered, parameter_types, placeholders
 from fluss_df.backend.query_run import QueryRun
 from fluss_df.backend.sql.statements import parsed_statement
 from fluss_df.errors import FlussError
@@ -56,6 +57,59 @@ def test_a_decimal_and_a_dictionary_keep_their_types(memory: Backend) -> None:
     assert value_of(memory, Decimal("-7.250")) == Decimal("-7.250")
     coded = pa.array(["a", "b"]).dictionary_encode()
     assert value_of(memory, coded[1]) == "b"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-(10**11), 10**11)),
+    st.sampled_from(["s", "ms", "us", "ns"]),
+    st.sampled_from([None, "UTC", "Europe/Berlin"]),
+)
+def test_any_moment_has_its_text_or_is_refused(value: int, unit: str, zone: str | None) -> None:
+    scalar = pa.scalar(value, pa.timestamp(unit, zone))
+    per_day = 86_400 * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    if not dt.date.min.toordinal() <= value // per_day + 719_163 <= dt.date.max.toordinal():
+        with pytest.raises(FlussError, match=r"parameter 3: the day .* years are 1 to 9999"):
+            literal(scalar, 3)
+        return
+    text = literal(scalar, 3).this.name
+    assert text.endswith("+00:00") == (zone is not None)
+    read = np.datetime64(text.removesuffix("+00:00"))
+    assert read.astype(f"datetime64[{unit}]").astype(int) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (pa.scalar(1_000_123_456_789, pa.time64("ns")), "time 00:16:40.123456789 has no literal"),
+        (pa.scalar(-1, pa.time32("s")), "-1 seconds are no time of a day"),
+        (pa.scalar(86_400_000, pa.time32("ms")), "86,400 seconds are no time of a day"),
+        (pa.scalar(2_932_897, pa.date32()), "the day 2,932,897 days from 1970-01-01 has no"),
+        (pa.scalar(-719_163, pa.date32()), "the day -719,163 days from 1970-01-01 has no"),
+        (pa.scalar(2**62, pa.date64()), "days from 1970-01-01 has no literal in SQL"),
+        (pa.scalar(2**62, pa.duration("s")), r"type duration\[s\] has no literal"),
+    ],
+)
+def test_moments_beyond_those_of_sql_are_refused(
+    memory: Backend, value: pa.Scalar, message: str
+) -> None:
+    with pytest.raises(FlussError, match=f"parameter 1: .*{message}"):
+        QueryRun(memory, "SELECT ? AS v", parameters=[value])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.scalar(86_399_999_999, pa.time64("us")),
+        pa.scalar(3_600_000_000_000, pa.time64("ns")),
+        pa.scalar(10, pa.time32("ms")),
+        pa.scalar(2_932_896, pa.date32()),
+        pa.scalar(-719_162, pa.date32()),
+        pa.scalar(86_400_000, pa.date64()),
+    ],
+)
+def test_times_and_days_come_back(memory: Backend, value: pa.Scalar) -> None:
+    assert value_of(memory, value) == value.as_py()
 
 
 def test_marks_in_texts_names_and_comments_are_none() -> None:

@@ -24,7 +24,7 @@ from fluss_df.embedded import EmbeddedFluss, Security
 from fluss_df.errors import FlussError
 from fluss_df.flight import ClusterAccess, FlightLimits, FlightSqlServer, FolderAccess
 from fluss_df.flight import flight_messages_pb2 as pb
-from fluss_df.flight.sessions import Session, Sessions
+from fluss_df.flight.sessions import Session
 from fluss_df.flight.wire import packed
 from fluss_df.protocol.acl import AclBinding, AclBindingFilter, OperationType, Resource
 from tests.certificates import Authority
@@ -147,9 +147,9 @@ def test_calls_at_once_with_one_password_are_of_one_client(guarded: FlightSqlSer
     opened = sessions._opened
     found = []
 
-    def at_once(user: str | None, password: str | None, address: str) -> Session:
+    def at_once(user: str, password: str, address: str, *, shared: bool) -> Session:
         opening.wait(10)
-        return opened(user, password, address)
+        return opened(user, password, address, shared=shared)
 
     def come() -> None:
         found.append(sessions.of_password("eve", USERS["eve"], "127.0.0.1"))
@@ -165,6 +165,24 @@ def test_calls_at_once_with_one_password_are_of_one_client(guarded: FlightSqlSer
     assert len(found) == 2
     assert found[0] is found[1]
     assert sessions.of_password("eve", USERS["eve"], "127.0.0.1") is found[0]
+
+
+def test_clients_that_send_one_password_leave_each_other_alone(guarded: FlightSqlServer) -> None:
+    password = basic("admin", USERS["admin"])
+    with peer(guarded, password) as one, peer(guarded, password) as other:
+        planned = one.info(Statement(query="SELECT a FROM shop.open")).endpoints[0].ticket
+        (answer,) = other.act("CloseSession", b"")
+        status = pb.CloseSessionResult.FromString(answer).status
+        assert status == pb.CloseSessionResult.NOT_CLOSEABLE
+        assert one.get(planned).num_rows == 2
+        asked = pb.SetSessionOptionsRequest()
+        asked.session_options["schema"].string_value = "shop"
+        (answer,) = other.act("SetSessionOptions", asked.SerializeToString())
+        assert list(pb.SetSessionOptionsResult.FromString(answer).errors) == ["schema"]
+        with pytest.raises(REFUSED, match="USE needs a client of its own"):
+            other.query("USE shop")
+        with pytest.raises(REFUSED, match=r"fluss\.open does not exist"):
+            one.query("SELECT a FROM open")
 
 
 def test_results_and_statements_are_those_of_their_user(guarded: FlightSqlServer) -> None:
@@ -307,19 +325,6 @@ def test_a_right_that_was_withdrawn_is_gone_with_the_next_statement(
                 bob.get(planned)
             with pytest.raises(REFUSED, match="closed"):
                 bob.query(asked)
-
-
-def test_callers_without_a_name_are_not_put_out_while_they_ask() -> None:
-    with EmbeddedFluss(None) as engine:
-        limits = FlightLimits(sessions=2)
-        sessions = Sessions(FolderAccess(engine), limits)
-        first, second = sessions.anonymous("127.0.0.1"), sessions.anonymous("127.0.0.2")
-        with pytest.raises(FlussError, match="calls from 2 addresses"):
-            sessions.anonymous("127.0.0.3")
-        first.leave()
-        assert sessions.anonymous("127.0.0.3") is not first
-        assert sessions.anonymous("127.0.0.2") is second
-        sessions.close()
 
 
 # ---- TLS, and where it listens

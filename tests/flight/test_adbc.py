@@ -181,6 +181,53 @@ def test_rows_of_values_are_put_together_where_it_means_the_same(
     assert " ".join(f"{row['id']}{row['s']}" for row in found) == wanted
 
 
+def test_all_rows_of_values_overwrite_together(cursor: adbc.Cursor, fresh: Fresh) -> None:
+    name = fresh()
+    rows(cursor, f"CREATE TABLE {name} (id INT, s STRING)")
+    rows(cursor, f"INSERT INTO {name} VALUES (9999, 'old')")
+    statement = f"INSERT OVERWRITE {name} VALUES (?, ?)"
+    cursor.executemany(statement, [(n, "new") for n in range(1500)])
+    assert cursor.rowcount == 1500
+    counted = f"SELECT count(*) AS n, min(id) AS a, max(id) AS b FROM {name}"
+    wanted = [{"n": 1500, "a": 0, "b": 1499}]
+    assert rows(cursor, counted) == wanted
+    many = pa.table({"id": pa.array(range(20_001), pa.int32()), "s": ["x"] * 20_001})
+    with pytest.raises(ProgrammingError, match="it takes at most 20,000"):
+        cursor.executemany(statement, many)
+    with pytest.raises(ProgrammingError, match="each would overwrite the one before"):
+        cursor.executemany(f"INSERT OVERWRITE {name} VALUES (?, upper(?))", [(1, "a"), (2, "b")])
+    assert rows(cursor, counted) == wanted
+
+
+def test_no_rows_of_values_write_no_rows(cursor: adbc.Cursor, fresh: Fresh) -> None:
+    name = fresh()
+    rows(cursor, f"CREATE TABLE {name} (id INT, s STRING, PRIMARY KEY (id))")
+    nothing = pa.schema([("id", pa.int32()), ("s", pa.string())]).empty_table()
+    cursor.executemany(f"INSERT INTO {name} VALUES (?, ?)", nothing)
+    assert cursor.rowcount == 0
+    cursor.executemany(f"DELETE FROM {name} WHERE id = ? AND s = ?", nothing)
+    assert cursor.rowcount == 0
+    with pytest.raises(ProgrammingError, match="has 1 parameters, and 2 values came"):
+        cursor.executemany(f"DELETE FROM {name} WHERE id = ?", nothing)
+    assert rows(cursor, f"SELECT count(*) AS n FROM {name}") == [{"n": 0}]
+
+
+def test_rows_that_are_written_before_an_error_are_told(cursor: adbc.Cursor, fresh: Fresh) -> None:
+    name = fresh()
+    rows(cursor, f"CREATE TABLE {name} (id INT, s STRING, PRIMARY KEY (id))")
+    ids = pa.array([None if n == 2100 else n for n in range(2500)], pa.int32())
+    many = pa.table({"id": ids, "s": ["x"] * 2500})
+    told = (
+        "null in row 100.*; 2,000 rows before are written, and the rows that it names are counted"
+        " behind them"
+    )
+    with pytest.raises(ProgrammingError, match=told):
+        cursor.executemany(f"INSERT INTO {name} VALUES (?, ?)", many)
+    assert rows(cursor, f"SELECT count(*) AS n FROM {name}") == [{"n": 2000}]
+    with pytest.raises(ProgrammingError, match=r"'y'.*; 1 rows before are written \("):
+        cursor.executemany(f"DELETE FROM {name} WHERE id = CAST(? AS INT)", [("1",), ("y",)])
+
+
 def test_a_prepared_statement_says_its_parameters(cursor: adbc.Cursor, fresh: Fresh) -> None:
     name = fresh()
     rows(cursor, f"CREATE TABLE {name} (id INT, d DATE, m DECIMAL(10,2))")
@@ -318,9 +365,23 @@ def test_transactions_are_refused_by_name(client: adbc.Connection, cursor: adbc.
             cursor.execute(word)
 
 
-def test_who_gave_no_name_names_databases(cursor: adbc.Cursor) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "USE fluss",
+        "; use fluss",
+        "{# x #}USE fluss",
+        "-- x\nUSE/**/fluss;",
+        "/**/" * 40 + "USE fluss",
+    ],
+)
+def test_who_gave_no_name_names_databases(cursor: adbc.Cursor, statement: str) -> None:
     with pytest.raises(NotSupportedError, match=r"write DATABASE\.TABLE"):
-        cursor.execute("USE fluss")
+        cursor.execute(statement)
+
+
+def test_comments_take_no_time(cursor: adbc.Cursor) -> None:
+    assert rows(cursor, "/**/" * 1000 + "SELECT 1 AS a") == [{"a": 1}]
 
 
 def test_servers_of_one_process_know_their_own_clients(server: FlightSqlServer) -> None:

@@ -271,15 +271,6 @@ def test_results_that_nobody_fetches_are_given_up(server: FlightSqlServer) -> No
         assert [one.get(ticket).column(0)[0].as_py() for ticket in tickets[2:]] == [2, 3, 4]
 
 
-def test_prepared_statements_are_bounded(server: FlightSqlServer) -> None:
-    request = packed(pb.ActionCreatePreparedStatementRequest(query="SELECT 1"))
-    with peer(server) as one:
-        for _ in range(LIMITS.prepared):
-            one.act("CreatePreparedStatement", request)
-        with pytest.raises(REFUSED, match="3 prepared statements are open: close some"):
-            one.act("CreatePreparedStatement", request)
-
-
 def test_a_client_that_goes_away_ends_its_query(server: FlightSqlServer) -> None:
     one = fl.connect(server.url)
     descriptor = fl.FlightDescriptor.for_command(packed(Statement(query="SELECT * FROM big")))
@@ -345,6 +336,96 @@ def test_a_client_that_goes_away_ends_what_it_writes(
     run._flow.join(20)
     with peer(server) as one:
         assert one.query("SELECT count(*) AS n FROM copied") == [{"n": 0}]
+
+
+def put_in_part(
+    channel: grpc.Channel, command: bytes, batches: list[pa.RecordBatch]
+) -> tuple[grpc.Call, threading.Event]:
+    """Send batches and no end; return the call, and what is set when all of it was taken."""
+    taken, gate = threading.Event(), threading.Event()
+    asked = pb.FlightDescriptor(type=pb.FlightDescriptor.CMD, cmd=command)
+    first = pb.FlightData.FromString(flight_data(batches[0].schema.serialize()))
+    first.flight_descriptor.CopyFrom(asked)
+
+    def messages() -> Iterator[bytes]:
+        yield first.SerializeToString()
+        for batch in batches:
+            if batch.num_rows:
+                yield flight_data(batch.serialize())
+        taken.set()
+        gate.wait(30)
+
+    call = channel.stream_stream(f"/{SERVICE}/DoPut")(messages())
+    call.add_done_callback(lambda _: gate.set())
+    return call, taken
+
+
+@pytest.mark.parametrize("how", ["cancel", "close"])
+def test_a_client_that_is_cut_off_replaces_no_table(
+    server: FlightSqlServer, channel: grpc.Channel, how: str
+) -> None:
+    with peer(server) as one:
+        one.query("CREATE TABLE IF NOT EXISTS kept (a INT)")
+        one.query("INSERT OVERWRITE kept VALUES (7)")
+        command = pb.CommandStatementIngest(table="kept")
+        command.table_definition_options.if_not_exist = _Options.NOT_EXIST_CREATE
+        command.table_definition_options.if_exists = _Options.EXISTS_REPLACE
+        nothing = pa.record_batch({"b": pa.array([], pa.string())})
+        own = grpc.insecure_channel(f"127.0.0.1:{server.port}")
+        for begun in range(5):
+            call, taken = put_in_part(
+                channel if how == "cancel" else own, packed(command), [nothing]
+            )
+            assert taken.wait(20)
+            time.sleep(0.05 * begun)
+            if how == "cancel":
+                call.cancel()
+            else:
+                own.close()
+                own = grpc.insecure_channel(f"127.0.0.1:{server.port}")
+            wait_for(lambda: len(server._calls._open) == 0)
+        own.close()
+        assert one.query("SELECT * FROM kept") == [{"a": 7}]
+
+
+def test_a_client_that_is_cut_off_writes_no_part_of_its_values(
+    server: FlightSqlServer, channel: grpc.Channel
+) -> None:
+    with peer(server) as one:
+        one.query("CREATE TABLE IF NOT EXISTS parted (a INT)")
+        request = pb.ActionCreatePreparedStatementRequest(query="INSERT INTO parted VALUES (?)")
+        (answer,) = one.act("CreatePreparedStatement", packed(request))
+        made = pb.ActionCreatePreparedStatementResult.FromString(pb.Packed.FromString(answer).value)
+        handle = made.prepared_statement_handle
+        command = packed(pb.CommandPreparedStatementUpdate(prepared_statement_handle=handle))
+        some = pa.record_batch({"a": pa.array([1, 2], pa.int32())})
+        for begun in range(5):
+            call, taken = put_in_part(channel, command, [some])
+            assert taken.wait(20)
+            time.sleep(0.05 * begun)
+            call.cancel()
+            wait_for(lambda: len(server._calls._open) == 0)
+        assert one.query("SELECT count(*) AS n FROM parted") == [{"n": 0}]
+
+
+def test_a_write_that_is_slow_is_no_silence_of_the_client(
+    server: FlightSqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+
+    def slow(table: pa.Table, *args: object, **options: object) -> None:
+        time.sleep(2 * LIMITS.silent_s)
+        written.append(table.num_rows)
+
+    monkeypatch.setattr("fluss_df.flight.ingest.write_fluss", slow)
+    monkeypatch.setattr("fluss_df.flight.ingest._WRITTEN_BYTES", 1)
+    command = pb.CommandStatementIngest(table="slowly")
+    command.table_definition_options.if_not_exist = _Options.NOT_EXIST_CREATE
+    with peer(server) as one:
+        rows = pa.concat_tables([pa.table({"a": [1, 2]}), pa.table({"a": [3]})])
+        result = pb.DoPutUpdateResult.FromString(one.put(command, rows))
+    assert result.record_count == 3
+    assert written == [2, 1]
 
 
 def wait_for(happened: Callable[[], bool]) -> None:

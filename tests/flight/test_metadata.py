@@ -31,6 +31,45 @@ def test_lists_of_catalogs_schemas_and_types(server: FlightSqlServer, con: Backe
         assert asking.ask(pb.CommandGetDbSchemas(catalog="other")) == []
 
 
+@pytest.mark.parametrize(
+    ("pattern", "wanted"),
+    [
+        ("{}%", "{}_a_c {}_abc"),
+        ("{}_a_c", "{}_a_c {}_abc"),
+        ("{}_a\\_c", "{}_a_c"),
+        ("%{}\\_\\a%c", "{}_a_c {}_abc"),
+        ("{}_a", ""),
+        ("{}.a.c", ""),
+        ("", ""),
+        ("%" * 20 + "!", ""),
+        ("%_" * 150, "{}_a_c {}_abc"),
+        ("_%" * 499 + "\\", ""),
+    ],
+)
+def test_tables_by_patterns(
+    server: FlightSqlServer, con: Backend, fresh: Fresh, pattern: str, wanted: str
+) -> None:
+    stem = fresh().replace("_", "-").ljust(150, "x")
+    there = []
+    for end in ("_a_c", "_abc"):
+        con.raw_sql(f'CREATE TABLE "{stem}{end}" (a INT)')
+        there.append(f"{stem}{end}")
+    with peer(server) as asking:
+        asked = pb.CommandGetTables(table_name_filter_pattern=pattern.replace("{}", stem))
+        found = [row["table_name"] for row in asking.ask(asked)]
+    assert [name for name in found if name in there] == wanted.replace("{}", stem).split()
+
+
+def test_a_pattern_is_bounded(server: FlightSqlServer) -> None:
+    with peer(server) as asking:
+        for asked in (
+            pb.CommandGetTables(table_name_filter_pattern="%" * 1001),
+            pb.CommandGetDbSchemas(db_schema_filter_pattern="a" * 1001),
+        ):
+            with pytest.raises(REFUSED, match="has 1,001 characters: a pattern has at most 1,000"):
+                asking.ask(asked)
+
+
 def test_tables_with_their_columns_and_keys(
     server: FlightSqlServer, con: Backend, fresh: Fresh
 ) -> None:
@@ -52,7 +91,10 @@ def test_tables_with_their_columns_and_keys(
         for question in (pb.CommandGetExportedKeys, pb.CommandGetImportedKeys):
             assert asking.ask(question(table=name)) == []
         assert asking.ask(pb.CommandGetCrossReference(pk_table=name, fk_table=name)) == []
-        assert asking.ask(pb.CommandGetPrimaryKeys(table="nowhere", db_schema=database)) == []
+        for place, no_table in ((database, "nowhere"), (database, "a b"), ("a b", name)):
+            assert asking.ask(pb.CommandGetPrimaryKeys(table=no_table, db_schema=place)) == []
+        assert asking.ask(pb.CommandGetPrimaryKeys(db_schema=database)) == []
+        assert asking.ask(pb.CommandGetTables(db_schema_filter_pattern="a b")) == []
 
 
 def test_types_and_what_the_sql_can_do(server: FlightSqlServer) -> None:

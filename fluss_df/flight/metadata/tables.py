@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.flight import flight_messages_pb2 as pb
+from fluss_df.flight.refusals import invalid
 from fluss_df.flight.sessions import Session
 from fluss_df.flight.statements import CATALOG
 from fluss_df.flight.wire import schema_bytes
@@ -19,6 +21,8 @@ from fluss_df.schema import TableInfo
 TABLE: Final = "TABLE"
 # rows of a batch of the list of tables, whose schemas may be large
 _ROWS: Final = 64
+# of characters; names have at most 200
+_MOST_PATTERN: Final = 1000
 
 CATALOGS: Final = pa.schema([pa.field("catalog_name", pa.string(), False)])
 SCHEMAS: Final = pa.schema(
@@ -61,8 +65,10 @@ FOREIGN_KEYS: Final = pa.schema(
         pa.field("delete_rule", pa.uint8(), False),
     ]
 )
-# what a table that went, or that may not be seen, says
+# what a table that went, that may not be seen, or that there cannot be, says
 _GONE: Final = (
+    ErrorCode.INVALID_TABLE_EXCEPTION,
+    ErrorCode.INVALID_DATABASE_EXCEPTION,
     ErrorCode.TABLE_NOT_EXIST,
     ErrorCode.DATABASE_NOT_EXIST,
     ErrorCode.AUTHORIZATION_EXCEPTION,
@@ -96,7 +102,7 @@ def tables(session: Session, asked: pb.CommandGetTables) -> Iterator[pa.RecordBa
     rows: list[tuple[Any, ...]] = []
     for database in _databases(session, asked, asked.db_schema_filter_pattern):
         try:
-            names = sorted(filter(fits, admin.list_tables(database)))
+            names = fits(admin.list_tables(database))
         except FlussError as error:
             if error.error_code not in _GONE:
                 raise
@@ -174,22 +180,39 @@ def _is_catalog(asked: Any, field: str) -> bool:
 def _databases(session: Session, asked: Any, pattern: str) -> list[str]:
     if not _is_catalog(asked, "catalog"):
         return []
+    fits = _like(asked, "db_schema_filter_pattern")
     plain = re.sub(r"\\(.)", r"\1", pattern)
     if plain and not re.search(r"(?<!\\)[%_]", pattern):
         # who may see a table may not see that there is its database
         return [plain]
-    fits = _like(asked, "db_schema_filter_pattern")
-    return sorted(filter(fits, session.connection.get_admin().list_databases()))
+    return fits(session.connection.get_admin().list_databases())
 
 
-def _like(asked: Any, field: str) -> Any:
-    """Return whether a name fits a pattern of LIKE; a backslash makes a character plain."""
+def _like(asked: Any, field: str) -> Callable[[list[str]], list[str]]:
+    """Return what sorts out the names that fit a pattern of LIKE.
+
+    A backslash makes a character plain. It takes no longer than names and pattern are long,
+    whatever the pattern is.
+    """
     if not asked.HasField(field):
-        return lambda _: True
-    parts = re.findall(r"\\.|.", getattr(asked, field), re.DOTALL)
+        return sorted
+    pattern = getattr(asked, field)
+    if len(pattern) > _MOST_PATTERN:
+        raise invalid(
+            f"{field} has {len(pattern):,} characters: a pattern has at most {_MOST_PATTERN:,}"
+        )
+    parts = re.findall(r"\\.|.", pattern, re.DOTALL)
     wild = {"%": ".*", "_": "."}
     made = "".join(wild.get(part) or re.escape(part.removeprefix("\\") or part) for part in parts)
-    return re.compile(made, re.DOTALL).fullmatch
+    # Arrow's regular expressions are those of RE2, which tries no combinations
+    whole = rf"\A(?s:{made})\z"
+
+    def fitting(names: list[str]) -> list[str]:
+        there = pa.array(sorted(names), pa.string())
+        found: list[str] = there.filter(pc.match_substring_regex(there, whole)).to_pylist()
+        return found
+
+    return fitting
 
 
 def _batch(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
