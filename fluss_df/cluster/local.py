@@ -246,6 +246,7 @@ class LocalCluster:
             When a server dies or does not get ready; no process is left behind.
         """
         with self._lock:
+            self._process = os.getpid()
             java = find_java()
             remembered = self._folder.load() if self._folder else None
             jars = resolve_jars(self._jar, remembered.jar if remembered else None)

@@ -28,6 +28,13 @@ _Options = pb.CommandStatementIngest.TableDefinitionOptions
 _OPTIONS: Final = ("primary_key", "partition_by", "bucket_by", "buckets")
 
 
+def replaces(command: object) -> bool:
+    """Whether a command ingests rows in place of those that a table has."""
+    if not isinstance(command, pb.CommandStatementIngest):
+        return False
+    return command.table_definition_options.if_exists == _Options.EXISTS_REPLACE
+
+
 def ingest(session: Session, asked: pb.CommandStatementIngest, upload: Upload) -> int:
     """Write the rows of a client; return how many there were.
 

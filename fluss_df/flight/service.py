@@ -17,7 +17,7 @@ from sqlglot import exp
 from fluss_df.errors import FlussError
 from fluss_df.flight import flight_messages_pb2 as pb
 from fluss_df.flight.calls import Call, Calls
-from fluss_df.flight.ingest import ingest
+from fluss_df.flight.ingest import ingest, replaces
 from fluss_df.flight.metadata import sql_info, tables
 from fluss_df.flight.options import FlightLimits
 from fluss_df.flight.refusals import invalid, status_of, unauthenticated, unsupported
@@ -31,9 +31,9 @@ SERVICE: Final = "arrow.flight.protocol.FlightService"
 _FIRST_S: Final = 10.0
 # how long a client may take to read that its statement took too long
 _LATE_S: Final = 10.0
-# How much later than the last message the word may be heard that a client was cut off. Statements
-# look once more when they begin; of a query, all values are in one message.
-_SETTLE_S: Final = {pb.CommandStatementIngest: 0.1, pb.CommandPreparedStatementUpdate: 0.02}
+# How much later than the last message the word may be heard that a client was cut off. It is waited
+# for where a table is replaced: what came of other rows is written, and the client knows of none.
+_SETTLE_S: Final = 0.1
 
 _Asked = tuple[pa.Schema, Callable[[Session, Any], Iterator[pa.RecordBatch]]]
 _QUESTIONS: Final[dict[type, _Asked]] = {
@@ -192,7 +192,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         session = peer.session()
         first = _only(pb.FlightData, requests)
         command = _command(first.flight_descriptor)
-        settle_s = _SETTLE_S.get(type(command), 0.0)
+        settle_s = _SETTLE_S if replaces(command) else 0.0
         busy_s = self._limits.statement_s + _LATE_S
         messages = call.messages(requests, self._limits.silent_s, busy_s, settle_s)
         if isinstance(command, pb.CommandStatementUpdate):

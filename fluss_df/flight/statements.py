@@ -39,10 +39,13 @@ def _require_allowed(session: Session, statement: str) -> None:
         return
     tree = parsed_statement(numbered(statement))
     if isinstance(tree, exp.Use):
-        raise unsupported("USE needs a client of its own: sign in, or write DATABASE.TABLE")
+        raise unsupported(
+            "USE needs a client of its own: sign in for a token, or write DATABASE.TABLE"
+        )
     if isinstance(tree, exp.Create) and tree.find(exp.TemporaryProperty) is not None:
         raise unsupported(
-            "a temporary view needs a client of its own: sign in, or leave TEMPORARY out"
+            "a temporary view needs a client of its own: sign in for a token, or leave out"
+            " TEMPORARY"
         )
 
 

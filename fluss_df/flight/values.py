@@ -41,8 +41,11 @@ def bound_values(tree: exp.Expr | None, upload: Upload) -> list[pa.RecordBatch] 
     batches = []
     rows = size = 0
     for batch in upload:
+        if not batch.num_rows:
+            continue
         rows += batch.num_rows
-        size += sum(map(written_out, batch.columns))
+        # what is kept, such as whole dictionaries, and what the values are where they are written
+        size += max(sum(map(written_out, batch.columns)), batch.get_total_buffer_size())
         if rows > 1 and isinstance(tree, exp.Query):
             # which is kept until it is run: later, and again
             raise invalid(f"{rows} rows of values are bound, and a query takes one")
@@ -88,8 +91,7 @@ def together(
     begins = _values_begin(statement, tree)
     overwrites = isinstance(tree, exp.Insert) and bool(tree.args.get("overwrite"))
     if begins is None:
-        # those of partitions that are values leave each other's rows
-        if overwrites and tree is not None and not tree.this.find(exp.Parameter):
+        if overwrites:
             raise invalid(
                 f"INSERT OVERWRITE with {count:,} rows of values: each would overwrite the one"
                 " before; write VALUES with one row of parameters alone, such as VALUES (?, ?)"

@@ -51,9 +51,15 @@ class JsonFormatter(logging.Formatter):
             return json.dumps(line, default=repr, ensure_ascii=True, allow_nan=False)
         except (TypeError, ValueError):
             # keys that are no text, a value within itself, and numbers that JSON has not
-            plain = (str, int, type(None))
-            shown = {k: v if isinstance(v, plain) else repr(v) for k, v in line.items()}
-            return json.dumps(shown, ensure_ascii=True)
+            return json.dumps({name: _shown(value) for name, value in line.items()})
+
+
+def _shown(value: Any) -> Any:
+    """Return a value as JSON has it; its text where JSON has it not."""
+    try:
+        return json.loads(json.dumps(value, default=repr, allow_nan=False))
+    except (TypeError, ValueError):
+        return repr(value)
 
 
 def _trace() -> dict[str, str]:

@@ -14,7 +14,11 @@ _SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 # of an address: who logs in, and parameters, some of which are secret
-_LOGIN: Final = re.compile(r"(?<=//)(?:[^?\s]*|[^/\s]*)(?=@)|(?<=:thin:)[^\s@]*/[^\s@]*(?=@)")
+# (bounded: a long text that is none of them must not take long, nor what follows an address go)
+_LOGIN: Final = re.compile(
+    r"(?<=//)[^?\s]{0,500}(?=@)|(?<=//)[^/\s?@]{0,200}:[^/\s=&]{1,200}(?=@)"
+    r"|(?<=:thin:)[^\s@/]{1,200}/[^\s@]{1,200}(?=@)"
+)
 _PARAMETER: Final = re.compile(r"(?:(?<=[?&;#\s])|^)([^=&;#?\s]+)=([^&;\s]*)")
 
 

@@ -497,7 +497,5 @@ def test_passwords_of_a_folder_that_is_shared_are_not_taken_as_they_come(tmp_pat
     with EmbeddedFluss(tmp_path, port=0, sasl={"bob": "good"}):
         with pytest.raises(FlussError, match="passwords are not checked"):
             ClusterAccess(tmp_path, needs_password=True)
-        way = ClusterAccess(tmp_path, needs_password=False).open("bob", "wrong", "here")
-        # the owner of the folder, whoever asks
-        assert "sasl" not in way.connection.config.to_dict().values()
-        way.close()
+        with ClusterAccess(tmp_path, needs_password=False).open("bob", "wrong", "").connection as c:
+            assert "sasl" not in c.config.to_dict().values()

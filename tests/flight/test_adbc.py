@@ -199,6 +199,19 @@ def test_all_rows_of_values_overwrite_together(cursor: adbc.Cursor, fresh: Fresh
     assert rows(cursor, counted) == wanted
 
 
+def test_rows_of_values_that_overwrite_partitions_do_not_overwrite_each_other(
+    cursor: adbc.Cursor, fresh: Fresh
+) -> None:
+    name = fresh()
+    rows(cursor, f"CREATE TABLE {name} (id INT, d STRING) PARTITIONED BY (d)")
+    statement = f"INSERT OVERWRITE {name} PARTITION (d = ?) VALUES (?)"
+    with pytest.raises(ProgrammingError, match="each would overwrite the one before"):
+        cursor.executemany(statement, [("x", 1), ("x", 2), ("y", 3)])
+    assert rows(cursor, f"SELECT count(*) AS n FROM {name}") == [{"n": 0}]
+    cursor.execute(statement, ("x", 1))
+    assert rows(cursor, f"SELECT id, d FROM {name}") == [{"id": 1, "d": "x"}]
+
+
 def test_no_rows_of_values_write_no_rows(cursor: adbc.Cursor, fresh: Fresh) -> None:
     name = fresh()
     rows(cursor, f"CREATE TABLE {name} (id INT, s STRING, PRIMARY KEY (id))")

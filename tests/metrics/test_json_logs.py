@@ -109,10 +109,10 @@ def test_whatever_is_said_is_one_line_of_json() -> None:
 def test_what_json_has_not_is_a_line_too() -> None:
     within: list[object] = []
     within.append(within)
-    said = {"counts": {(1, 2): 3}, "number": float("nan"), "within": within, "good": 7}
+    said = {"counts": {(1, 2): 3}, "number": float("nan"), "within": within, "good": [7, 0.5]}
     record = logging.LogRecord("fluss_df", logging.INFO, "", 0, "said", (), None)
     vars(record).update(said)
     found = json.loads(JsonFormatter().format(record))
-    assert (found["message"], found["good"]) == ("said", 7)
+    assert (found["message"], found["good"]) == ("said", [7, 0.5])
     assert found["counts"] == "{(1, 2): 3}"
     assert found["number"] == "nan"
