@@ -14,6 +14,7 @@ from typing import Any, overload
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.ready import Ready
+from fluss_df.texts.secret_texts import shown_option
 
 EARLIEST_OFFSET = -2
 LATEST_OFFSET = -1
@@ -96,9 +97,8 @@ def property_texts(values: Mapping[str, object] | None, what: str) -> dict[str, 
     texts = {}
     for key, value in (values or {}).items():
         if not isinstance(value, (str, int, float)):
-            raise FlussError(
-                f"invalid value of {what} '{key}': expected a string, not {type(value).__name__}"
-            )
+            shown = shown_option(str(key), repr(value))
+            raise FlussError(f"invalid value {shown} of {what} '{key}': expected a string")
         texts[str(key)] = str(value).lower() if isinstance(value, bool) else str(value)
     return texts
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError, OffsetSpec, TableBucket
-from fluss_df.metadata import TablePath, check_name
+from fluss_df.metadata import TablePath, check_name, property_texts
 
 # ---- names
 
@@ -127,3 +127,11 @@ def test_server_nodes() -> None:
 def test_database_json_that_is_none(text: bytes) -> None:
     with pytest.raises(FlussError):
         fluss.DatabaseDescriptor.from_json(text)
+
+
+def test_a_secret_that_is_no_text_is_not_shown() -> None:
+    with pytest.raises(FlussError, match=r"invalid value .*'s3.secret-key'") as told:
+        property_texts({"s3.secret-key": b"hidden"}, "the property")
+    assert "hidden" not in str(told.value)
+    with pytest.raises(FlussError, match="b'seen'"):
+        property_texts({"a": b"seen"}, "the property")
