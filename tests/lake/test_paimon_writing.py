@@ -204,7 +204,7 @@ def test_files_are_left_out_by_their_statistics(tmp_path: Path) -> None:
 
 
 def test_files_are_rolled(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, options={"target-file-size": "1 mb"})
+    lake = Lake(tmp_path, options={"target-file-size": "200 kb"})
     writer = LogWriter(lake.files, EMPTY, 0)
     for part in range(4):
         rows = some(part * 300_000, 300_000).to_arrow().cast(lake.schema.rows)
