@@ -140,22 +140,13 @@ class Source(ABC):
         takes Polars 0.2 ms, where a reader takes 0.9 ms.
         """
 
-        def nothing(
-            with_columns: list[str] | None,
-            predicate: pl.Expr | None,
-            n_rows: int | None,
-            batch_size: int | None,
-        ) -> Iterator[pl.DataFrame]:
+        def nothing(names: list[str], rows: int | None) -> Iterable[pl.DataFrame]:
             self.execute().dropped()
-            return iter(())
+            return ()
 
-        return register_io_source(
-            nothing,
-            schema=dict(self.schema),
-            explain_name=self.name,
-            # a plan has one line for it
-            explain_detail=" | ".join(f"{key}: {text}" for key, text in self.properties().items()),
-        )
+        # a plan has one line for it
+        detail = " | ".join(f"{key}: {text}" for key, text in self.properties().items())
+        return scan_frames(nothing, self.schema, explain_name=self.name, explain_detail=detail)
 
 
 class _Builder(FileReaderBuilder):
@@ -265,7 +256,9 @@ def polars_reason(error: pl.exceptions.PolarsError | pl.exceptions.PanicExceptio
 
 
 def scan_frames(
-    read: Callable[[list[str], int | None], Iterable[pl.DataFrame]], schema: Mapping[str, Any]
+    read: Callable[[list[str], int | None], Iterable[pl.DataFrame]],
+    schema: Mapping[str, Any],
+    **shown: str,
 ) -> pl.LazyFrame:
     """Return a lazy frame of rows that Polars has no reader of.
 
@@ -276,6 +269,8 @@ def scan_frames(
         many rows are enough; it is called at each collect.
     schema
         All columns.
+    shown
+        What the plan of a query shows: ``explain_name`` and ``explain_detail``.
     """
     names = list(schema)
 
@@ -294,7 +289,7 @@ def scan_frames(
             if left == 0:
                 return
 
-    return register_io_source(source, schema=dict(schema))
+    return register_io_source(source, schema=dict(schema), **shown)  # type: ignore[arg-type]
 
 
 def lazy_frames(frames: Callable[[], Iterable[pl.DataFrame]], schema: pl.Schema) -> pl.LazyFrame:

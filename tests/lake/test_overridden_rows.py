@@ -18,8 +18,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import fluss_df as fluss
-from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
+from tests.lake.folders import BY_HAND
 from tests.lake.tables_by_hand import Folder
 
 ROOT = Path(__file__).parents[2]
@@ -29,9 +30,8 @@ ENGINES: tuple[Engine, ...] = ("in-memory", "streaming")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Folder]:
-    options = EngineOptions(lake_tiering=False)
     with (
-        EmbeddedFluss(tmp_path / "folder", options=options) as engine,
+        EmbeddedFluss(tmp_path / "folder", options=BY_HAND) as engine,
         engine.connection() as connection,
     ):
         yield Folder(connection)
