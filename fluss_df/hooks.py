@@ -25,6 +25,8 @@ class EndStep(enum.IntEnum):
 
     #: Servers that the program left open are closed: their threads would never end.
     SERVERS = enum.auto()
+    #: Reads of asynchronous scanners that nobody awaits any more are ended.
+    SCANNERS = enum.auto()
     #: Iterators of batches that the program left are ended.
     QUERIES = enum.auto()
     #: Tiering into the lakes of folders ends: it needs pools, which take no more work after this.

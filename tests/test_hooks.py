@@ -9,7 +9,7 @@ import pytest
 from fluss_df import hooks
 
 # in the order of their steps; the names are those of the modules
-ENDS = ["server", "live", "folder_lake"]
+ENDS = ["server", "scanner", "live", "folder_lake"]
 EXITS = ["live", "parallel", "writer", "open_clusters", "local"]
 FORKS = [
     "counters", "io_thread", "lane_pool", "folders", "connection", "interrupts",
@@ -28,6 +28,7 @@ sys.modules["fluss_df"] = package
 for name in sys.argv[2:]:
     importlib.import_module(name)
 from fluss_df import hooks
+from fluss_df.aio import scanner
 from fluss_df.client.cluster import open_clusters
 from fluss_df.client.fetch import parallel, remote_fs, remote_segments
 from fluss_df.client.runtime import encoders, interrupts, io_thread

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections import deque
 from collections.abc import (
     AsyncIterator,
@@ -17,7 +18,7 @@ from collections.abc import (
 )
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
@@ -32,6 +33,7 @@ from fluss_df.client.scan.records import (
     ScanRecords,
     record_batches,
 )
+from fluss_df.hooks import EndStep, at_end
 from fluss_df.metadata import TableBucket
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         # has yielded
         self._iterated: Taken = []
         self._yielded = 0
+        _scanners.add(self)
 
     # ---- subscriptions
 
@@ -261,8 +264,9 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     async def close(self) -> None:
         """Close the sockets; a second call does nothing.
 
-        A subscription that failed is not reported any more.
+        A subscription that failed is not reported any more. A read that was cancelled is ended.
         """
+        self._core.give_up()
         await watched(self._thread.submit(self._core.close))
 
     def _checked(self, work: Callable[[], T]) -> T:
@@ -285,6 +289,18 @@ class LogScanner(Facade[core_scanner.LogScanner]):
                 given_up.set()
             future.add_done_callback(partial(_keep_result, keep))
             raise
+
+
+# the program waits at its end for their threads, which nothing else would end
+_scanners: Final[weakref.WeakSet[LogScanner]] = weakref.WeakSet()
+
+
+def _give_up_all() -> None:
+    for scanner in list(_scanners):
+        scanner.core.give_up()
+
+
+at_end(EndStep.SCANNERS, _give_up_all)
 
 
 def _keep_result(keep: Callable[[Any], None], future: Future[Any]) -> None:
@@ -319,8 +335,13 @@ class _Read(Facade[C]):
             # nothing was read, or what was read was not turned into what was asked for
             reopens = True
         else:
-            # a call behind the last row had none to lose
-            reopens = rows is not None and (isinstance(rows, RecordBatch) or len(rows) > 0)
+            if isinstance(rows, Generator):
+                # of an ``async for`` that did not begin
+                rows.close()
+                reopens = True
+            else:
+                # a call behind the last row had none to lose
+                reopens = rows is not None and (isinstance(rows, RecordBatch) or len(rows) > 0)
         self._lost = None
         if reopens:
             self._reopen()

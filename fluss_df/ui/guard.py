@@ -13,7 +13,6 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any, Final, TypeAlias
 from urllib.parse import parse_qs
 
@@ -173,11 +172,13 @@ class Guard:
         return None
 
     def _session(self, cookie: str) -> str | None:
-        try:
-            found = SimpleCookie(cookie).get(self._cookie)
-        except CookieError:
-            return None
-        return None if found is None else self.sessions.find(found.value)
+        # Browsers send the cookies of all ports of a host. Python's parser stops at the first one
+        # that is not of its grammar, such as one with JSON in it.
+        for part in cookie.split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == self._cookie:
+                return self.sessions.find(value)
+        return None
 
     async def _form(
         self, headers: dict[str, str], receive: Receive

@@ -12,6 +12,8 @@ import pytest
 
 import fluss_df as core
 import fluss_df.aio as fluss
+import fluss_df.aio.scanner as aio_scanner
+import fluss_df.client.fetch.parallel as parallel
 from fluss_df.embedded import EmbeddedFluss
 
 ROWS = pa.schema([("x", pa.int64())])
@@ -307,3 +309,61 @@ def test_a_flush_that_took_too_long_is_no_error_of_the_next(
         await writer.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_read_that_was_cancelled_ends_with_its_scanner(
+    table: core.FlussTable, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    made = table.new_scan().create_record_batch_log_scanner()
+    ended = threading.Event()
+
+    def pieces(self: parallel.ParallelRead[pa.Table]) -> Iterator[None]:
+        # of a log that has no end
+        try:
+            while True:
+                yield None
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(parallel.ParallelRead, "__iter__", pieces)
+
+    async def main() -> None:
+        scanner = fluss.LogScanner(made)
+        scanner.subscribe(0, 0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(scanner.to_arrow(), 0.2)
+        assert not ended.is_set()
+        if closes:
+            await asyncio.wait_for(scanner.close(), 20)
+        else:
+            aio_scanner._give_up_all()
+
+    asyncio.run(main())
+    assert ended.wait(20)
+
+
+def test_a_snapshot_is_read_again_after_an_iteration_that_did_not_begin() -> None:
+    with EmbeddedFluss() as engine, engine.connection() as connection:
+        path = core.TablePath("fluss", "k")
+        schema = core.Schema(ROWS, primary_keys=["x"])
+        connection.get_admin().create_table(path, core.TableDescriptor(schema), False)
+        keys = connection.get_table(path)
+        with keys.new_upsert().create_writer() as writer:
+            writer.write_arrow(pa.table({"x": pa.array(range(10))}))
+        made = keys.new_scan().create_snapshot_scanner()
+        begin, may = made.batches, threading.Event()
+
+        def late() -> Generator[pa.RecordBatch, None, None]:
+            may.wait(20)
+            return begin()
+
+        async def main() -> None:
+            scanner = fluss.SnapshotScanner(made)
+            made.batches = late  # type: ignore[method-assign]
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(aiter(scanner)), 0.2)
+            may.set()
+            assert (await scanner.to_arrow()).num_rows == 10
+
+        asyncio.run(main())

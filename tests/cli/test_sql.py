@@ -6,11 +6,14 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from fluss_df.backend import Backend
+from fluss_df.cli.commands import sql as commands
 from fluss_df.cli.commands.sql import sql
 from fluss_df.cli.main import app
 from fluss_df.cluster import LocalCluster
@@ -150,3 +153,23 @@ def test_statements_that_change_tables(tmp_path: Path) -> None:
     failed = CliRunner().invoke(app, ["sql", "ALTER TABLE t RENAME TO u", *options])
     assert failed.exit_code == 1
     assert "cannot be renamed" in " ".join(failed.stderr.split())
+
+
+def test_an_interrupt_ends_a_statement_and_not_the_prompt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = iter(["SELECT 1 AS one;", "SELECT 2 AS two;", "SELECT 3 AS three;", "quit"])
+    monkeypatch.setattr("builtins.input", lambda _: next(typed))
+    run, errors = commands._run, [KeyboardInterrupt(), OSError("no room"), None]
+
+    def failing(*given: Any) -> None:
+        error = errors.pop(0)
+        if error is not None:
+            raise error
+        run(*given)
+
+    monkeypatch.setattr(commands, "_run", failing)
+    commands._prompt(Backend().connect(tmp_path), as_json=True)
+    shown = capsys.readouterr()
+    assert shown.out == '{"three":3}\n'
+    assert "no room" in shown.err

@@ -171,3 +171,12 @@ def test_the_library_does_not_import_the_command() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert result.stdout == "[]\n"
+
+
+def test_a_folder_below_home_is_found_by_all_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for command in ("status", "stop"):
+        said = CliRunner().invoke(app, ["cluster", command, "--dir=~/x"])
+        assert str(tmp_path / "x") in said.output.replace("\n", ""), command

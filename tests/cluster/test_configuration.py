@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import stat
 from pathlib import Path
 
@@ -133,3 +134,20 @@ def test_heaps() -> None:
     assert heap_of("tablet-server-0", Settings(3)) == "256m"
     assert heap_of("tablet-server-0", Settings(3, heap="2g")) == "2g"
     assert heap_of("coordinator", Settings(3, heap="2g")) == "256m"
+
+
+def test_java_reads_any_folder_from_its_properties(tmp_path: Path) -> None:
+    folder = Folder(tmp_path / "jürgen 😀\\n")
+    folder.create()
+    write_configuration(folder, Settings(1), PORTS)
+    # as java.util.Properties does: Latin-1, with escapes
+    text = (folder.home("zookeeper") / "zk.properties").read_bytes().decode("latin-1")
+    value = text.splitlines()[0].removeprefix("dataDir=")
+    assert value.isascii()
+    units = re.sub(
+        r"\\(u[0-9a-f]{4}|.)",
+        lambda found: chr(int(found[1][1:], 16)) if found[1][0] == "u" else found[1],
+        value,
+    )
+    read = units.encode("utf-16", "surrogatepass").decode("utf-16")
+    assert read == str(folder.data("zookeeper"))

@@ -288,3 +288,12 @@ def test_digests_of_equal_rows_are_equal() -> None:
     values = [os.urandom(n) for n in range(40)]
     one, other = row_digests.binary(values), pl.Series(values, dtype=pl.Binary)
     assert one.hash(1).equals(other.hash(1))
+
+
+def test_rows_whose_table_is_lost_are_damage(folder: Path) -> None:
+    for part in [*folder.glob("catalog/table-0*.json"), *folder.glob("data/0/table.json")]:
+        part.unlink()
+    report = check_folder(folder)
+    assert not report.sound
+    (found,) = [finding for finding in report.findings if finding.level == "damage"]
+    assert "has rows, and the catalog has no such table" in found.message

@@ -359,3 +359,20 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 def test_durability_has_three_levels() -> None:
     with pytest.raises(FlussError, match="'commit', 'interval' or 'none'"):
         EngineOptions(durability="maybe")  # type: ignore[arg-type]
+
+
+def test_last_records_are_not_read_on_where_there_is_no_room(folder: Path) -> None:
+    filled(folder, 40, segment_bytes=300)
+    tablet = opened(folder, 300)
+    taken: list[int] = []
+
+    def take(size: int) -> None:
+        taken.append(size)
+        if len(taken) == 3:
+            raise FlussError("no room")
+
+    with pytest.raises(FlussError, match="no room"):
+        tablet.last_records(2**31 - 1, take)
+    assert len(taken) == 3
+    assert sum(len(piece.data) for piece in tablet.last_records(5, lambda _: None)) > 0
+    tablet.close()

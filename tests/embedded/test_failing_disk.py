@@ -23,6 +23,7 @@ from fluss_df.engine.files.files import DamagedError
 from fluss_df.engine.files.open_files import OpenFiles
 from fluss_df.engine.files.ownership import FolderLock
 from fluss_df.engine.log import log_segments
+from fluss_df.engine.log import tablet as tablets
 from fluss_df.engine.log.segment import Segment
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.requests.request_limits import check_entries
@@ -142,7 +143,7 @@ def test_a_refused_drop_is_taken_back_on_the_disk(
 
     def synced(fd: int) -> None:
         calls[0] += 1
-        if calls[0] == 2:  # the file, then the folder
+        if calls[0] == 1:  # of the folder; files have fdatasync
             refuse()
         fsync(fd)
 
@@ -330,3 +331,38 @@ def test_a_fetch_of_all_buckets_that_a_table_may_have() -> None:
     check_entries(api.FETCH_LOG, pa.py_buffer(request))
     with pytest.raises(FlussError, match="more than 131,072 entries"):
         check_entries(api.FETCH_LOG, pa.py_buffer(attacking._fetch(140_000)(0, 0)))
+
+
+def test_what_a_failed_sync_left_is_written_again_when_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel takes pages for written whose writing failed: a second sync alone does nothing."""
+    log = opened(tmp_path / "log")
+    log.append(batch(writer=7, sequence=0), {1: None})
+    log.sync()
+    synced = log._active.size
+    log.append(batch(writer=7, sequence=1), {1: None})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tablets, "sync_data", refuse)
+        with pytest.raises(FlussError):
+            log.sync()
+    log.close()
+    file = tmp_path / "log" / f"{0:020d}.log"
+    before, pwrite = file.read_bytes(), os.pwrite
+    written: list[tuple[int, bytes]] = []
+
+    def noted(fd: int, data: Any, position: int) -> int:
+        if os.path.samestat(os.fstat(fd), file.stat()):
+            written.append((position, bytes(data)))
+        return pwrite(fd, data, position)
+
+    monkeypatch.setattr(os, "pwrite", noted)
+    again = opened(tmp_path / "log")
+    assert written == [(synced, before[synced:])]
+    assert (file.read_bytes(), again.high_watermark) == (before, 6)
+    again.close()
+    written.clear()
+    # nothing behind what is known to be on the disk
+    opened(tmp_path / "log").close()
+    assert written == []

@@ -17,7 +17,9 @@ import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.engine.files.open_files import OpenFiles
 from fluss_df.engine.kv.kv_store import KvResources, KvState, KvStore
+from fluss_df.engine.log import segment as segments
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.metadata import TableBucket
 from tests.programs import command
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("v", pa.int64())])
@@ -253,3 +255,50 @@ def test_who_was_used_last_rests_last() -> None:
 def test_no_room_for_files_is_a_mistake() -> None:
     with pytest.raises(FlussError, match="open_files"):
         EngineOptions(open_files=0)
+
+
+_LONG = """
+import resource, sys
+import polars as pl
+import fluss_df
+from fluss_df.embedded import EmbeddedFluss, EngineOptions
+resource.setrlimit(resource.RLIMIT_NOFILE, (90, 90))
+options = EngineOptions(segment_bytes=400)
+for _ in range(2):
+    with EmbeddedFluss(sys.argv[1], options=options) as engine, engine.connection() as connection:
+        for part in range(60):
+            ids = pl.int_range(part * 100, part * 100 + 100)
+            rows = pl.select(id=ids.hash().reinterpret(signed=True))
+            fluss_df.write_fluss(
+                rows, "t", connection=connection, create_if_not_exists=True, bucket_count=1
+            )
+        print(fluss_df.read_fluss("t", connection=connection).height)
+"""
+
+
+def test_a_log_of_more_segments_than_files_is_opened_and_read(tmp_path: Path) -> None:
+    assert run(_LONG, tmp_path / "d") == ["6000", "12000"]
+    assert len(list((tmp_path / "d" / "data").rglob("*.log"))) > 90
+
+
+def test_maps_of_segments_are_not_kept_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Python 3.13 each keeps a file open."""
+    monkeypatch.setattr(segments, "_MAP", {})
+    monkeypatch.setattr(segments, "_MOST_MAPS", 5)
+    options = EngineOptions(segment_bytes=400)
+    with EmbeddedFluss(tmp_path, options=options) as engine, engine.connection() as connection:
+        for part in range(20):
+            start = part * 100
+            rows = pl.DataFrame({"id": range(start, start + 100)}).select(
+                pl.col("id").hash().reinterpret(signed=True)
+            )
+            fluss.write_fluss(
+                rows, "t", connection=connection, create_if_not_exists=True, bucket_count=1
+            )
+        for _ in range(2):
+            assert fluss.read_fluss("t", connection=connection).height == 2000
+        tablet = engine.engine.bucket(TableBucket(0, 0))[1]
+        assert len(list(tablet._segments)) > 15
+        assert sum(segment._map is not None for segment in tablet._segments) <= 5

@@ -292,3 +292,12 @@ def test_wide_and_long_values_do_not_make_large_pages(
     assert "There is more of this value" in page.text
     assert fluss_df.read_fluss("wide", connection=folder).height == 50
     assert TablePath("fluss", "wide") in alone.server.state.watch.tables("fluss")
+
+
+@pytest.mark.parametrize("foreign", ['foo={"a":"b"}', "k[0]=1", "debug", "a b=c", "x=\xe9"])
+def test_cookies_of_other_ports_keep_nobody_out(alone: Visitor, foreign: str) -> None:
+    own = alone.cookie
+    alone.cookie = f"{foreign}; {own}; last=1"
+    assert "fluss.people" in alone.page("/").words
+    alone.cookie = f"{foreign}; x{own}"
+    assert alone.get("/").status == 303

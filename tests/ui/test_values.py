@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import re
 import time
 from pathlib import Path
@@ -224,3 +225,40 @@ def test_properties_hide_what_is_secret() -> None:
     }
     statement = "CREATE TABLE t (a INT) WITH ('my.password' = 'it''s', 'x' = 'y')"
     assert texts.statement(statement).endswith("WITH ('my.password' = '***', 'x' = 'y')")
+
+
+@pytest.mark.parametrize(
+    "text", ["NaN", "Infinity", "-inf", "1e60", "1e-60", "9" * 39, "0." + "1" * 39]
+)
+def test_decimals_that_no_column_has_are_no_values(text: str) -> None:
+    with pytest.raises(FlussError, match=r"^column 'd' is decimal\(38,2\), and .* is no such"):
+        value_of(Column("d", forms.type_of("d", "DECIMAL(38, 2)")), text)
+
+
+@pytest.mark.parametrize(
+    "text", ["1.50", "0e50", "1e37", "-0", "0." + "0" * 60, "1" + "0" * 37, "1" * 38]
+)
+def test_decimals_of_few_digits_are_values_however_written(text: str) -> None:
+    found = value_of(Column("d", forms.type_of("d", "DECIMAL(38, 2)")), text)
+    assert found == decimal.Decimal(text)
+    assert pl.select(pl.lit(found)).dtypes[0].is_decimal()
+
+
+def test_plots_of_one_large_number_and_of_places_without_values() -> None:
+    drawn = plots.Line("v", np.array([1.0, 2.0]))
+    assert "<svg" in plots.lines(np.array([1.75e18, 1.75e18]), [drawn], "t", points=True)
+    half = plots.Line("v", np.array([1.0, np.nan]))
+    assert "nothing to draw" in plots.lines(np.array([np.nan, 1.0]), [half], "t")
+
+
+def test_a_result_is_shown_where_no_server_answers(
+    alone: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone.sql("SELECT 7 AS lucky")
+    run = alone.server.state.queries.all()[0].id
+
+    def refuse(_: object) -> list[str]:
+        raise FlussError("no server answers")
+
+    monkeypatch.setattr(type(alone.server.state.admin), "list_databases", refuse)
+    assert "lucky" in alone.page(f"/sql/run/{run}").words

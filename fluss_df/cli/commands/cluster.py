@@ -104,7 +104,7 @@ def start(
     with errors_as_messages():
         if sasl and no_sasl:
             raise ClusterError("--sasl and --no-sasl exclude each other")
-        folder = dir or default_cluster_dir()
+        folder = (dir or default_cluster_dir()).expanduser()
         users = {} if no_sasl else _users(sasl)
         if port is None and not (folder / "cluster.json").exists() and is_free(_DEFAULT_PORT):
             port = _DEFAULT_PORT
@@ -153,7 +153,7 @@ def _users(sasl: list[str] | None) -> dict[str, str] | None:
 def stop(dir: Dir = None) -> None:
     """Stop the cluster of a folder; its data stays."""
     with errors_as_messages():
-        folder = dir or default_cluster_dir()
+        folder = (dir or default_cluster_dir()).expanduser()
         cluster = _open(folder)
         if cluster is None or cluster.status().health == "stopped":
             out.print(f"no cluster is running in {escape(str(folder))}")
@@ -170,7 +170,7 @@ def status(dir: Dir = None) -> None:
     Exit code 0 if it is healthy, 1 if it is not, 3 if it is stopped.
     """
     with errors_as_messages():
-        folder = dir or default_cluster_dir()
+        folder = (dir or default_cluster_dir()).expanduser()
         cluster = _open(folder)
         if cluster is None:
             out.print(f"no cluster in {escape(str(folder))}")

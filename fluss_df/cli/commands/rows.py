@@ -302,11 +302,27 @@ def dump(
             rows = _rows_of(opened, path) if source == str(path) else None
             with reading(source, opened, rows):
                 _write(frame, method, name, file)
-            os.replace(name, file)
+            _publish(name, file, force=force)
         except BaseException:
             os.unlink(name)
             raise
         typer.echo(f"{file}: {file.stat().st_size:,} bytes")
+
+
+def _publish(name: str, file: Path, *, force: bool) -> None:
+    """Give a file that is whole its name; one that came meanwhile is not replaced."""
+    if not force:
+        try:
+            os.link(name, file)
+        except FileExistsError:
+            raise FlussError(f"{file} came while it was written; --force replaces it") from None
+        except OSError:
+            # a file system without links
+            pass
+        else:
+            os.unlink(name)
+            return
+    os.replace(name, file)
 
 
 def _write(frame: pl.LazyFrame, method: str, name: str, file: Path) -> None:

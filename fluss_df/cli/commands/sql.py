@@ -113,10 +113,12 @@ def _prompt(backend: Backend, as_json: bool) -> None:
         if not is_complete(text):
             continue
         try:
-            if _script(backend, text, as_json):
-                return
-        except FlussError as error:
-            err.print(f"[bold red]error:[/] {escape(str(error))}")
+            # a statement that fails says so, and ends nothing else
+            with contextlib.suppress(typer.Exit), errors_as_messages():
+                if _script(backend, text, as_json):
+                    return
+        except KeyboardInterrupt:
+            err.print("[dim]the statement was ended[/]")
         text = ""
 
 

@@ -22,6 +22,7 @@ from fluss_df.client.fetch.position import Position
 from fluss_df.client.fetch.table_decoder import PIECE_BYTES, TableDecoder
 from fluss_df.client.runtime.encoders import compute_threads
 from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.errors import FlussError
 from fluss_df.hooks import ExitStep, ForkStep, after_fork, at_exit
 from fluss_df.record.log.log_batch import Compression
 from fluss_df.schema import TableInfo
@@ -415,8 +416,12 @@ def read_table(
     metrics: Metrics,
     metadata_columns: Sequence[str] = (),
     server_filter: ServerFilter | None = None,
+    given_up: threading.Event | None = None,
 ) -> pa.Table:
-    """Read positions with several threads, into one table in their order."""
+    """Read positions with several threads, into one table in their order.
+
+    Raises FlussError within 0.2 s after ``given_up`` was set.
+    """
     read = ParallelRead[pa.Table](
         connection,
         info,
@@ -429,7 +434,12 @@ def read_table(
         server_filter=server_filter,
     )
     with read:
-        tables = [table for table in read if table is not None]
+        tables = []
+        for table in read:
+            if given_up is not None and given_up.is_set():
+                raise FlussError("the read was ended, as its scanner was closed")
+            if table is not None:
+                tables.append(table)
     # not schema.empty_table(): it imports pandas if that is installed, which takes 0.3 s
     return pa.concat_tables([pa.Table.from_batches([], read.schema), *tables])
 

@@ -103,6 +103,7 @@ class LogScanner(Ready, Closing):
         self._buffer = FetchBuffer(connection, info, self._decoder, self._filter, self.metrics)
         self._lock = threading.RLock()
         self._closed = False
+        self._given_up = threading.Event()
         reset_after_fork(self)
 
     def after_fork(self) -> None:
@@ -110,6 +111,7 @@ class LogScanner(Ready, Closing):
         self._buffer.after_fork()
         self._lock = threading.RLock()
         self._closed = False
+        self._given_up = threading.Event()
 
     # ---- subscriptions
 
@@ -392,6 +394,7 @@ class LogScanner(Ready, Closing):
                 self.metrics,
                 self._metadata,
                 self._buffer.server_filter,
+                self._given_up,
             )
         except BaseException:
             # the next read must return the rows that this one did not
@@ -419,12 +422,17 @@ class LogScanner(Ready, Closing):
     # ---- the end
 
     def close(self) -> None:
-        """Close the sockets; a second call does nothing."""
+        """Close the sockets, and end a read of another thread; a second call does nothing."""
+        self.give_up()
         with self._lock:
             self._buffer.clear(self._subscriptions.values())
             self._subscriptions.clear()
             self._closed = True
         return ready(None)
+
+    def give_up(self) -> None:
+        """Have a read of all rows end with an error, as nobody waits for it any more."""
+        self._given_up.set()
 
     def __del__(self) -> None:
         buffer = getattr(self, "_buffer", None)

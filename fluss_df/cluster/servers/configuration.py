@@ -58,12 +58,19 @@ def default_options(tablet_servers: int) -> dict[str, str]:
     }
 
 
+def _property(value: str) -> str:
+    """Return a value as Java reads it from a file of properties, which is Latin-1 to it."""
+    units = memoryview(value.replace("\\", "\\\\").encode("utf-16-be", "surrogatepass")).cast("B")
+    numbers = (units[at] << 8 | units[at + 1] for at in range(0, len(units), 2))
+    return "".join(chr(unit) if unit < 0x7F else f"\\u{unit:04x}" for unit in numbers)
+
+
 def write_configuration(folder: Folder, settings: Settings, ports: Mapping[str, Ports]) -> None:
     """Write the files that the servers of a cluster start from."""
     zookeeper = folder.home(ZOOKEEPER)
     zookeeper.mkdir(exist_ok=True)
     (zookeeper / "zk.properties").write_text(
-        f"dataDir={folder.data(ZOOKEEPER)}\n"
+        f"dataDir={_property(str(folder.data(ZOOKEEPER)))}\n"
         f"clientPort={ports[ZOOKEEPER].client}\n"
         f"clientPortAddress={HOST}\n"
         f"tickTime={_TICK_MS}\n"

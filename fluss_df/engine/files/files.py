@@ -164,9 +164,17 @@ def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(fd)
+        _sync_names(fd)
     finally:
         os.close(fd)
+
+
+def _sync_names(fd: int) -> None:
+    os.fsync(fd)
+    if not hasattr(os, "fdatasync"):
+        # macOS: fsync leaves the names in the drive's cache, and some file systems refuse more
+        with contextlib.suppress(OSError):
+            sync_data(fd)
 
 
 def make_folder(folder: Path, *, durable: bool = True) -> None:
@@ -265,7 +273,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
             while written < len(data):
                 written += os.pwrite(fd, data[written:], written)
             if durable:
-                os.fsync(fd)
+                sync_data(fd)
         finally:
             os.close(fd)
         try:
@@ -274,7 +282,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
             set_folder_aside(path)
             os.replace(temporary, path)
         if durable:
-            os.fsync(folder)
+            _sync_names(folder)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

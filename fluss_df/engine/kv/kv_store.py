@@ -58,6 +58,11 @@ _NO_DAMAGE: Final = (
     "No locks available",
     "Permission denied",
     "Input/output error",
+    "Cannot allocate memory",
+    "Stale file handle",
+    "Read-only file system",
+    "Operation not permitted",
+    "Connection timed out",
 )
 
 

@@ -362,9 +362,11 @@ class KvTablet:
         with self._lock:
             while self._pending and self._pending[0].state.applied <= applied:
                 self._pending_bytes -= self._pending.popleft().nbytes
-            self._overlay = {}
+            overlay: Changes = {}
             for entry in self._pending:
-                self._overlay.update(entry.changes)
+                overlay.update(entry.changes)
+            # at once: readers look at it without the lock
+            self._overlay = overlay
 
     # ---- reading
 

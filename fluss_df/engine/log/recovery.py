@@ -167,6 +167,9 @@ class _Loading:
                 raise self._damage(start, f"what was before offset {bases[0]} is missing")
             loaded.start = bases[0]
         for number, base in enumerate(bases):
+            if self.segments:
+                # a long log has more segments than a process may have files
+                self.segments[-1].release_files()
             segment = self._opened(base)
             self.segments.append(segment)
             if number and self.segments[-2].end_offset != base:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import bisect
+import collections
 import contextlib
 import json
 import mmap
 import os
 import re
 import sys
+import threading
+import weakref
+from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,16 +27,17 @@ from fluss_df.engine.files.files import (
     names_in,
     read_bytes,
     set_folder_aside,
+    sync_data,
     write_atomically,
 )
-from fluss_df.engine.log.batch_heads import HEAD_BYTES, digest_behind, extended
+from fluss_df.engine.files.open_files import allowed_files
+from fluss_df.engine.log.batch_heads import digest_behind
+from fluss_df.engine.log.sparse_index import SparseIndex
 from fluss_df.engine.log.synced_point import BucketIds
 from fluss_df.engine.log.writer_states import WriterStates
 from fluss_df.errors import FlussError
 from fluss_df.record.layout.headers import LogHeaders
 
-# bytes of log between two entries of the index, about
-_INDEX_INTERVAL: Final = 4096
 _SUFFIX: Final = ".log"
 _NAME: Final = re.compile(r"\d{20}\.log")
 _INDEX_VERSION: Final = 2
@@ -41,76 +45,10 @@ _INDEX_VERSION: Final = 2
 _MOST_PARTS: Final = 1024
 # without this, a memory map of Python keeps a descriptor open that it does not need
 _MAP: Final[dict[str, Any]] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-
-
-@dataclass(slots=True)
-class SparseIndex:
-    """Offset, position and commit timestamp of some batches of a segment, ascending.
-
-    Commit timestamps never decrease within a log, so that one index serves searches by offset and
-    by time. Each entry has the digest of the batches before it, see
-    :mod:`~fluss_df.engine.log.batch_heads`. The four lists have one item for each entry.
-    """
-
-    offsets: list[int] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    timestamps: list[int] = field(default_factory=list)
-    digests: list[int] = field(default_factory=list)
-
-    def add(self, headers: LogHeaders, shift: int, heads: bytes, digest: int) -> int:
-        """Add entries for batches that were written behind the others.
-
-        Parameters
-        ----------
-        headers
-            The headers of the batches.
-        shift
-            The position in the segment at which the first batch begins.
-        heads
-            The first ``HEAD_BYTES`` bytes of each batch.
-        digest
-            The digest of the batches before these.
-
-        Returns
-        -------
-        int
-            The digest of all batches, these among them.
-        """
-        last = self.positions[-1] if self.positions else -_INDEX_INTERVAL
-        done = 0
-        for i in range(len(headers)):
-            position = int(headers.position[i]) + shift
-            if position - last >= _INDEX_INTERVAL:
-                digest = extended(digest, heads[done : i * HEAD_BYTES])
-                done = i * HEAD_BYTES
-                self.offsets.append(int(headers.base_offset[i]))
-                self.timestamps.append(int(headers.timestamp[i]))
-                self.digests.append(digest)
-                # last of the four lists: entry_before and entry_behind run in other threads without
-                # a lock, look into this list first, and then need the digest of what they found
-                self.positions.append(position)
-                last = position
-        return extended(digest, heads[done:])
-
-    def before_offset(self, offset: int) -> int:
-        """Return the position of a batch that begins at or before an offset."""
-        i = bisect.bisect_right(self.offsets, offset) - 1
-        return self.positions[i] if i >= 0 else 0
-
-    def before_time(self, timestamp: int) -> int:
-        """Return the position of a batch; all batches before it are older than a time (ms)."""
-        i = bisect.bisect_left(self.timestamps, timestamp) - 1
-        return self.positions[i] if i >= 0 else 0
-
-    def entry_before(self, position: int) -> tuple[int, int]:
-        """Return position and digest of the last entry at or before a position; else zeros."""
-        i = bisect.bisect_right(self.positions, position) - 1
-        return (self.positions[i], self.digests[i]) if i >= 0 else (0, 0)
-
-    def entry_behind(self, position: int) -> tuple[int, int] | None:
-        """Return position and digest of the first entry at or behind a position, if any."""
-        i = bisect.bisect_left(self.positions, position)
-        return (self.positions[i], self.digests[i]) if i < len(self.positions) else None
+# how many bytes are written again at once
+_COPIED_BYTES: Final = 8 << 20
+# of all segments together, where each map keeps a descriptor
+_MOST_MAPS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,16 +199,20 @@ class Segment:
                 f"{self.path} has {size:,} bytes, but {end:,} bytes were written to it: it was cut"
                 " while it was open, or is damaged. Restore the folder from a backup"
             )
-        if self._map is None or len(self._map) < end:
+        found = self._map
+        if found is None or len(found) < end:
             with self._readable() as opened:
                 try:
-                    self._map = memoryview(mmap.mmap(opened, 0, access=mmap.ACCESS_READ, **_MAP))
+                    found = memoryview(mmap.mmap(opened, 0, access=mmap.ACCESS_READ, **_MAP))
                 except (OSError, ValueError) as error:
                     # ValueError is raised for an empty file: it was truncated after stat
                     raise disk_refused(
                         f"cannot read {self.path}", self.path.parent, error
                     ) from error
-        return self._map[start:end]
+            self._map = found
+            if not _MAP:
+                _kept_maps.add(self)
+        return found[start:end]
 
     def read(self, start: int, end: int) -> memoryview:
         """Return a copy of the bytes from ``start`` to ``end``, or to the end of the file."""
@@ -339,12 +281,27 @@ class Segment:
         if len(headers):
             self.last_timestamp = int(headers.timestamp[-1])
 
+    def write_again(self, position: int) -> None:
+        """Write the bytes behind a position once more, as they are, so that a sync has them."""
+        while position < self.size:
+            part = self.read(position, min(self.size, position + _COPIED_BYTES))
+            while part:
+                try:
+                    written = os.pwrite(self.fd, part, position)
+                except OSError as error:
+                    raise self._refused("write", error) from error
+                part, position = part[written:], position + written
+
+    def forget_map(self) -> None:
+        """Drop the memory map until it is needed; slices stay valid."""
+        self._map = None
+
     def cut(self, size: int) -> None:
         """Truncate the file to ``size`` bytes, where its last whole batch ends."""
         # the old map reaches behind the new end of the file
         self._map = None
         os.ftruncate(self.fd, size)
-        os.fsync(self.fd)
+        sync_data(self.fd)
 
     # ---- the index file, so that a segment need not be read when it is opened
 
@@ -368,7 +325,8 @@ class Segment:
         }
         index = self.index
         columns = [index.offsets, index.positions, index.timestamps, index.digests]
-        body = json.dumps(head).encode() + b"\n" + np.array(columns, "<i8").tobytes()
+        numbers = np.array([np.frombuffer(column, "=i8") for column in columns], "<i8")
+        body = json.dumps(head).encode() + b"\n" + numbers.tobytes()
         data = google_crc32c.value(body).to_bytes(4, "little") + body
         write_atomically(self.index_path, data, durable=durable)
 
@@ -398,7 +356,7 @@ class Segment:
                 int(head["digest"]),
                 int(head["end_offset"]),
                 int(head["last_timestamp"]),
-                SparseIndex(*arrays.tolist()),
+                SparseIndex(*(array("q", row.tobytes()) for row in arrays.astype("=i8"))),
                 WriterStates.from_json(head["writers"]),
             )
         except (FlussError, *NOT_AS_WRITTEN):
@@ -423,6 +381,27 @@ class Segment:
         self.release_files()
         self.drop_index()
         self.path.unlink(missing_ok=True)
+
+
+class _KeptMaps:
+    """The segments that have a map; those that were mapped longest ago drop theirs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._segments: collections.deque[weakref.ref[Segment]] = collections.deque()
+
+    def add(self, segment: Segment) -> None:
+        """Take note of a segment that has a new map."""
+        with self._lock:
+            self._segments.append(weakref.ref(segment))
+            most = min(_MOST_MAPS, allowed_files() // 4)
+            while len(self._segments) > most:
+                oldest = self._segments.popleft()()
+                if oldest is not None and oldest is not segment:
+                    oldest.forget_map()
+
+
+_kept_maps: Final = _KeptMaps()
 
 
 @dataclass(frozen=True, slots=True)

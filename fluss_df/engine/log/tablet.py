@@ -102,7 +102,12 @@ class Tablet:
             if not self._segments:
                 self._segments.append(Segment.begin(folder, loaded.start))
             else:
-                # batches that recovery read may be in the page cache alone, and count as synced now
+                # Batches that recovery read may be in the page cache alone, and count as synced
+                # now. After a sync that failed the kernel takes them for written: they are given
+                # to it again.
+                point = loaded.found.point
+                here = point is not None and point.segment == self._active.base_offset
+                self._active.write_again(point.position if point is not None and here else 0)
                 sync_data(self._active.fd)
                 self._active.drop_index()
             self._last_timestamp = max(s.last_timestamp for s in self._segments)
@@ -359,14 +364,18 @@ class Tablet:
             stretch = self._segments.since(timestamp)
         return high if stretch is None else self._segments.first_since(stretch, timestamp, high)
 
-    def last_records(self, limit: int) -> list[Piece]:
-        """Return whole batches with at least the last ``limit`` records that readers may see."""
+    def last_records(self, limit: int, take: Callable[[int], None]) -> list[Piece]:
+        """Return whole batches with at least the last ``limit`` records that readers may see.
+
+        ``take`` is called with the bytes of each piece before the next is read; it may raise.
+        """
         first = max(self.start_offset, self.high_watermark - limit)
         pieces = []
         while first < self.high_watermark:
             piece = self.read(first, 64 << 20, at_least_one=True)
             if piece is None or piece.headers.end_offset is None:
                 break
+            take(len(piece.data))
             pieces.append(piece)
             first = piece.headers.end_offset
         return pieces

@@ -417,9 +417,7 @@ def limit_scan(engine: Engine, request: pb.LimitScanRequest) -> pb.LimitScanResp
         room = AnswerRoom(engine.settings.answer_bytes, "set a smaller limit, or scan the table")
         if table.has_primary_key:
             return limit_rows(engine.kv_bucket(bucket)[1], request.limit, room)
-        pieces = tablet.last_records(max(0, request.limit))
-        for piece in pieces:
-            room.take(len(piece.data))
+        pieces = tablet.last_records(max(0, request.limit), room.take)
         records = b"".join(piece.data for piece in pieces)
     except FlussError as error:
         return pb.LimitScanResponse(error_code=error.error_code, error_message=error.message)

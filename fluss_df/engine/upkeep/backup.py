@@ -22,7 +22,14 @@ import pyarrow as pa
 
 from fluss_df.engine.catalog.catalog_files import CATALOG
 from fluss_df.engine.engine import COPIES, Engine
-from fluss_df.engine.files.files import disk_refused, format_file, names_in, read_bytes, sync_folder
+from fluss_df.engine.files.files import (
+    disk_refused,
+    format_file,
+    names_in,
+    read_bytes,
+    sync_data,
+    sync_folder,
+)
 from fluss_df.engine.files.lock_file import engine_secret
 from fluss_df.engine.files.private_files import FILE
 from fluss_df.engine.log.segment import LogCopy
@@ -81,7 +88,7 @@ def back_up(engine: Engine, file: Path) -> int:
                 _write(engine, archive)
             fd = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                os.fsync(fd)
+                sync_data(fd)
                 size = os.fstat(fd).st_size
             finally:
                 os.close(fd)
@@ -147,6 +154,9 @@ def _write_bucket(
     except FlussError as error:
         if error.error_code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
             raise
+    finally:
+        # its links keep files on the disk that RocksDB has removed since
+        shutil.rmtree(copy, ignore_errors=True)
 
 
 def _write_log(archive: tarfile.TarFile, name: str, log: LogCopy) -> None:

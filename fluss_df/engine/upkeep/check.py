@@ -175,7 +175,11 @@ class _Checker:
         self.report.tables = len(tables)
         with self._damage(self._folder):
             for part in sorted(files.unknown(tables)):
-                self._found("note", part, "belongs to no table; set aside when opened")
+                if any(log.stat().st_size for log in part.rglob("*.log")):
+                    what = "has rows, and the catalog has no such table: restore a backup"
+                    self._found("damage", part, f"{what}; it is set aside when opened")
+                else:
+                    self._found("note", part, "belongs to no table; set aside when opened")
         for table in tables.values():
             with self._damage(files.data_folder(table.id)):
                 self._table(table, files)

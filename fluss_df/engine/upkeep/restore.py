@@ -31,6 +31,7 @@ from fluss_df.engine.files.files import (
     file_locks,
     make_folder,
     read_format,
+    sync_data,
     sync_folder,
 )
 from fluss_df.engine.tables.tables import Table, databases_from_json
@@ -304,7 +305,7 @@ def _unpack(archive: tarfile.TarFile, folder: Path, room: int, read: Callable[[]
         with os.fdopen(fd, "wb") as target:
             shutil.copyfileobj(content, target, _PIECE)
             target.flush()
-            os.fsync(fd)
+            sync_data(fd)
             if target.tell() != member.size:
                 raise FlussError("it is cut off")
         read()

@@ -7,6 +7,7 @@ are JSON.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import polars as pl
@@ -15,11 +16,22 @@ from fluss_df.io.base.names import exact, exact_fields
 
 _WRAPPED = '{"v":'
 _SUBSECOND = "%.f"
+# since 1970, of what Polars can write out: the year 255,000
+_MOST_SECONDS = 8 * 10**12
 
 
 def json_lines(frame: pl.DataFrame) -> str:
     """Return a frame as JSON, one object a line."""
-    return frame.select(_for_json(frame[name]) for name in frame.columns).write_ndjson()
+    if all(map(_is_finite, frame.get_columns())):
+        return frame.select(
+            _plain(exact(name), kind).alias(name) for name, kind in frame.schema.items()
+        ).write_ndjson()
+    members = [
+        pl.lit(json.dumps(name, ensure_ascii=False) + ":") + _json(exact(name), kind)
+        for name, kind in frame.schema.items()
+    ]
+    row = pl.lit("{") + pl.concat_str(members, separator=",") + pl.lit("}\n")
+    return "".join(frame.select(row.alias("row")).to_series().to_list())
 
 
 def for_csv(schema: pl.Schema) -> list[pl.Expr]:
@@ -29,15 +41,36 @@ def for_csv(schema: pl.Schema) -> list[pl.Expr]:
 
 def _csv_text(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
     if not kind.is_nested():
-        return _plain(value, kind, finite=True)
-    made = pl.struct(_plain(value, kind, finite=False).alias("v")).struct.json_encode()
-    text = made.str.strip_prefix(_WRAPPED).str.head(-1)
-    return pl.when(value.is_not_null()).then(text)
+        return _plain(value, kind)
+    return pl.when(value.is_not_null()).then(_json(value, kind))
 
 
-def _for_json(column: pl.Series) -> pl.Expr:
-    finite = all(leaf.is_finite().all() for leaf in _leaves(column) if leaf.dtype.is_float())
-    return _plain(exact(column.name), column.dtype, finite=finite).alias(column.name)
+def _is_finite(column: pl.Series) -> bool:
+    return all(leaf.is_finite().all() for leaf in _leaves(column) if leaf.dtype.is_float())
+
+
+def _json(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    """Return values as JSON, with texts for the floats that it has no number for."""
+    match kind:
+        case pl.Map():
+            entries = _entries(kind)
+            made = _json(value.cast(entries), entries)
+        case pl.List():
+            inner = _json(pl.element(), _of(kind.inner))
+            made = pl.lit("[") + value.list.eval(inner).list.join(",") + pl.lit("]")
+        case pl.Struct():
+            members = [
+                pl.lit(json.dumps(f.name, ensure_ascii=False) + ":") + _json(part, _of(f.dtype))
+                for part, f in _parts(value, kind)
+            ]
+            made = pl.lit("{") + pl.concat_str(members, separator=",") + pl.lit("}")
+        case pl.Float32() | pl.Float64():
+            text = value.cast(pl.String)
+            made = pl.when(value.is_finite()).then(text).otherwise(pl.format('"{}"', text))
+        case _:
+            wrapped = pl.struct(_plain(value, kind).alias("v")).struct.json_encode()
+            made = wrapped.str.strip_prefix(_WRAPPED).str.head(-1)
+    return pl.when(value.is_not_null()).then(made).otherwise(pl.lit("null"))
 
 
 def _entries(kind: pl.Map) -> pl.List:
@@ -45,32 +78,37 @@ def _entries(kind: pl.Map) -> pl.List:
     return pl.List(pl.Struct({"key": kind.key, "value": kind.value}))
 
 
-def _plain(value: pl.Expr, kind: pl.DataType, *, finite: bool) -> pl.Expr:
+def _plain(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
     """Return values as booleans, numbers and texts, and lists and structs of them."""
     match kind:
         case pl.Map():
             entries = _entries(kind)
-            return _plain(value.cast(entries), entries, finite=finite)
+            return _plain(value.cast(entries), entries)
         case pl.List():
-            return value.list.eval(_plain(pl.element(), _of(kind.inner), finite=finite))
+            return value.list.eval(_plain(pl.element(), _of(kind.inner)))
         case pl.Struct():
-            fields = [
-                _plain(part, _of(f.dtype), finite=finite).alias(f.name)
-                for part, f in _parts(value, kind)
-            ]
+            fields = [_plain(part, _of(f.dtype)).alias(f.name) for part, f in _parts(value, kind)]
             return pl.when(value.is_not_null()).then(pl.struct(fields))
         case pl.Binary():
             return value.bin.encode("hex")
         case pl.Datetime():
             zone = "" if kind.time_zone is None else "Z"
             moment = value if kind.time_zone is None else value.dt.convert_time_zone("UTC")
-            return moment.dt.strftime(f"%Y-%m-%dT%H:%M:%S{_SUBSECOND}") + pl.lit(zone)
+            form = f"%Y-%m-%dT%H:%M:%S{_SUBSECOND}"
+            if kind.time_unit == "ns":
+                return moment.dt.strftime(form) + pl.lit(zone)
+            # Polars panics beyond: the number since 1970 is written there
+            number = value.to_physical()
+            most = _MOST_SECONDS * {"ms": 10**3, "us": 10**6}[kind.time_unit]
+            far = (number >= most) | (number <= -most)
+            text = pl.when(~far).then(moment).dt.strftime(form) + pl.lit(zone)
+            return pl.when(far).then(number.cast(pl.String)).otherwise(text)
         case pl.Time():
             # a cast leaves parts of a second out
             return value.dt.strftime(f"%H:%M:%S{_SUBSECOND}")
         case pl.Date() | pl.Decimal():
             return value.cast(pl.String)
-    return value.cast(pl.String) if kind.is_float() and not finite else value
+    return value
 
 
 def _parts(value: pl.Expr, kind: pl.Struct) -> Iterator[tuple[pl.Expr, pl.Field]]:

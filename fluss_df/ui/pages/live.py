@@ -167,9 +167,10 @@ class _Tail:
                     self._open()
                     return _event("open", {})
                 return self._poll()
-            except FlussError as error:
+            except (FlussError, pl.exceptions.PolarsError) as error:
                 self.failed = True
-                return _event("failed", {"message": texts.visible(error.message)})
+                message = error.message if isinstance(error, FlussError) else str(error)
+                return _event("failed", {"message": texts.visible(message)})
 
     def close(self) -> None:
         """Read nothing more."""

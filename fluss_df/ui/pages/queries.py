@@ -109,12 +109,13 @@ def result(state: State, request: Request) -> Response:
     text = query.text.lstrip()[8:] if explained else query.text
     is_statement = frame.columns == ["statement"] and frame.height == 1
     axes = _axes(frame, asked.get("x", ""), asked.get("y", ""))
+    database = query.database or state.connection.default_database or DEFAULT_DATABASE
     return state.page(
         request,
         "sql.html",
         text=text,
-        databases=state.admin.list_databases(),
-        database=query.database or state.connection.default_database or DEFAULT_DATABASE,
+        databases=_databases(state, database),
+        database=database,
         limits=state.settings.limits,
         kept=[],
         query=query,
@@ -127,6 +128,14 @@ def result(state: State, request: Request) -> Response:
         scans=[texts.visible(scan) for scan in query.scans],
         **shown(_redacted(rows)),
     )
+
+
+def _databases(state: State, known: str) -> list[str]:
+    """Return the databases, or the one that is known where no server answers."""
+    try:
+        return state.admin.list_databases()
+    except FlussError:
+        return [known]
 
 
 def _whole(frame: pl.DataFrame) -> str:

@@ -32,6 +32,9 @@ _MOST_BUCKETS: Final = 64
 # buckets that are asked about at once
 _ASKED: Final = 256
 _LATELY_S: Final = (10, 60, 600, 3600, 86_400, 30 * 86_400)
+_DECIMAL_DIGITS: Final = 38
+# other contexts round to 28 digits
+_EXACT: Final = decimal.Context(decimal.MAX_PREC, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
 _WHOLE: Final = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INTEGER, TypeRoot.BIGINT)
 
 Ranges: TypeAlias = dict[Bucket, tuple[int, int]]
@@ -309,6 +312,20 @@ def _of_six_digits(text: str) -> str:
     return text
 
 
+def _decimal(text: str) -> decimal.Decimal:
+    """Return a number of at most 38 digits: Polars panics at others, and at NaN."""
+    found = decimal.Decimal(text)
+    if not found.is_finite():
+        raise ValueError
+    # without zeros at its end, nor an exponent
+    found = found.normalize(_EXACT)
+    _, digits, exponent = found.as_tuple()
+    assert isinstance(exponent, int)
+    if len(digits) + max(exponent, 0) > _DECIMAL_DIGITS or -exponent > _DECIMAL_DIGITS:
+        raise ValueError
+    return decimal.Decimal(f"{found:f}")
+
+
 def _value(root: TypeRoot, text: str) -> Any:
     if root in _WHOLE:
         if len(text) > 20:
@@ -318,7 +335,7 @@ def _value(root: TypeRoot, text: str) -> Any:
         case TypeRoot.FLOAT | TypeRoot.DOUBLE:
             return float(text)
         case TypeRoot.DECIMAL:
-            return decimal.Decimal(text)
+            return _decimal(text)
         case TypeRoot.BOOLEAN:
             return _BOOLEANS[text.lower()]
         case TypeRoot.DATE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from fluss_df.schema import TableInfo
 from fluss_df.ui.state import State, asks
 
 _MOST: Final = 500
+# how long the page asks for lags
+_LONGEST_S: Final = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +55,50 @@ class Run:
 @asks
 def runs(state: State, request: Request) -> Response:
     """Return the page."""
-    ledger, left_out = _of_ledger(state)
-    found = [*_of_folders(state), *ledger]
+    lags = _Lags(state)
+    folders, more_folders = _of_folders(state, lags)
+    ledger, more = _of_ledger(state, lags)
+    found = [*folders, *ledger]
     # those whose lag is not known, and then those that are furthest behind
     found.sort(key=lambda run: (run.lag is not None, -(run.lag or 0)))
     return state.page(
         request,
         "runs.html",
         runs=found[:_MOST],
-        of=len(found) + left_out,
+        of=len(found) + more_folders + more,
         folders=[str(folder) for folder in state.settings.runs],
         ledger=f"{LEDGER_DATABASE}.runs",
     )
 
 
-def _of_folders(state: State) -> Iterator[Run]:
+class _Lags:
+    """Asks how far runs are behind, for as long as a visitor waits."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._end = time.monotonic() + _LONGEST_S
+
+    def of(self, info: TableInfo, read: Mapping[tuple[str | None, int], int]) -> int:
+        """Return how many rows a run is behind that has read up to some offsets."""
+        path = info.table_path
+        partitions = self._state.admin.list_partition_infos(path) if info.is_partitioned() else []
+        offsets = self._state.watch.offsets(info, self._state.watch.buckets(info, partitions))
+        return sum(
+            max(0, last - read.get((bucket.partition_name, bucket.bucket_id), first))
+            for bucket, (first, last) in offsets.items()
+        )
+
+    def table(self, path: TablePath) -> TableInfo:
+        """Return what there is to know of a table; raise FlussError where the time is over."""
+        if time.monotonic() > self._end:
+            raise FlussError(f"not asked: the page took {_LONGEST_S:g} s for the runs before it")
+        return self._state.admin.get_table_info(path)
+
+
+def _of_folders(state: State, lags: _Lags) -> tuple[list[Run], int]:
+    """Return runs by their checkpoint folders, and how many more there are."""
+    found: list[Run] = []
+    left_out = 0
     for folder in state.settings.runs:
         try:
             if (folder / "metadata.json").exists():
@@ -76,23 +108,26 @@ def _of_folders(state: State) -> Iterator[Run]:
                 below = sorted(folder.iterdir()) if folder.is_dir() else []
                 inner = [one for one in below if (one / "metadata.json").exists()]
         except OSError as error:
-            yield Run(str(folder), None, "", None, None, f"{error.filename}: {error.strerror}")
+            problem = f"{error.filename}: {error.strerror}"
+            found.append(Run(str(folder), None, "", None, None, problem))
             continue
-        for one in inner:
-            yield _of_folder(state, one)
+        shown = inner[: max(0, _MOST - len(found))]
+        left_out += len(inner) - len(shown)
+        found += [_of_folder(lags, one) for one in shown]
+    return found, left_out
 
 
-def _of_folder(state: State, folder: Path) -> Run:
+def _of_folder(lags: _Lags, folder: Path) -> Run:
     name = str(folder)
     try:
         path, batch, read = Checkpoint.progress(folder)
     except FlussError as error:
         return Run(name, None, "", None, None, error.message)
     try:
-        info = state.admin.get_table_info(path)
+        info = lags.table(path)
         if batch is not None and not batch.is_of(info):
             raise _made_again()
-        return Run(name, path, "", None, _lag(state, info, read))
+        return Run(name, path, "", None, lags.of(info, read))
     except FlussError as error:
         return Run(name, path, "", None, None, error.message)
 
@@ -101,27 +136,17 @@ def _made_again() -> FlussError:
     return FlussError("its table was dropped and made again: the run cannot go on with it")
 
 
-def _lag(state: State, info: TableInfo, read: Mapping[tuple[str | None, int], int]) -> int:
-    path = info.table_path
-    partitions = state.admin.list_partition_infos(path) if info.is_partitioned() else []
-    offsets = state.watch.offsets(info, state.watch.buckets(info, partitions))
-    return sum(
-        max(0, last - read.get((bucket.partition_name, bucket.bucket_id), first))
-        for bucket, (first, last) in offsets.items()
-    )
-
-
-def _of_ledger(state: State) -> tuple[list[Run], int]:
+def _of_ledger(state: State, lags: _Lags) -> tuple[list[Run], int]:
     """Return runs that write into tables of this cluster, and how many more there are."""
     path = TablePath(LEDGER_DATABASE, "runs")
     if path not in _tables(state):
         return [], 0
     rows = read_fluss(path, connection=state.connection)
     shown = rows.sort("run_id").head(_MOST)
-    return list(_runs_of(state, shown)), rows.height - shown.height
+    return list(_runs_of(lags, shown)), rows.height - shown.height
 
 
-def _runs_of(state: State, rows: pl.DataFrame) -> Iterator[Run]:
+def _runs_of(lags: _Lags, rows: pl.DataFrame) -> Iterator[Run]:
     for row in rows.iter_rows(named=True):
         name = str(row["run_id"])
         try:
@@ -129,10 +154,10 @@ def _runs_of(state: State, rows: pl.DataFrame) -> Iterator[Run]:
             read = _read_of(json.loads(row["about"] or "{}"))
             lag = None
             if read is not None:
-                info = state.admin.get_table_info(source)
+                info = lags.table(source)
                 if row["source_id"] not in (None, info.table_id):
                     raise _made_again()
-                lag = _lag(state, info, read)
+                lag = lags.of(info, read)
             problem = "its checkpoint folder tells how far it is" if lag is None else ""
             yield Run(name, source, str(row["target"]), row["batch"], lag, problem)
         except (FlussError, ValueError, TypeError, AttributeError) as error:

@@ -66,14 +66,16 @@ def lines(
     points
         Whether points are drawn rather than lines between them.
     """
-    shown = [line for line in drawn if np.isfinite(line.values).any()]
     good = np.isfinite(at)
-    if not shown or not good.any():
+    shown = [line for line in drawn if np.isfinite(line.values[good]).any()]
+    if not shown:
         return Markup('<p class="empty">There is nothing to draw yet.</p>')
     low, high = _range(np.concatenate([line.values[good] for line in shown]), zero=not points)
     first, last = float(at[good].min()), float(at[good].max())
     if first == last:
-        first, last = first - 1, last + 1
+        # of large numbers, 1 more is the same number
+        around = max(abs(first) * 0.05, 1.0)
+        first, last = first - around, last + around
     parts = [_vertical(low, high), _horizontal(first, last, moments)]
     for index, line in enumerate(shown[:6]):
         keep = good & np.isfinite(line.values)
