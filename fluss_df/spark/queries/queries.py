@@ -24,7 +24,7 @@ from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.spark.plan.options import ReadOptions
+from fluss_df.spark.plan.options import ReadOptions, plain
 from fluss_df.spark.plan.planning import TableScan
 from fluss_df.spark.plan.sql_filter import SqlConditions, parse_filter
 from fluss_df.spark.queries.analysis import is_classic
@@ -227,11 +227,9 @@ def _pruned(
     _register(spark)
     schema = table.schema
     read = [i for i, name in enumerate(schema.names) if name in scan.columns]
-    reader = spark.read.format("fluss").options(**options)
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    reader = spark.read.format("fluss").options(**_narrowed(options, scan, table, zone))
     reader = reader.schema(StructType([schema[i] for i in read]))
-    if scan.filter is not None:
-        zone = str(spark.conf.get("spark.sql.session.timeZone"))
-        reader = reader.option("filter", scan.filter).option("filter.timezone", zone)
     found = reader.load(scan.table)
     if len(read) == len(schema):
         return found
@@ -244,6 +242,29 @@ def _pruned(
             for i, item in enumerate(schema.fields)
         )
     )
+
+
+def _narrowed(
+    options: Mapping[str, str], scan: SqlScan, table: TableScan, zone: str
+) -> Mapping[str, str]:
+    """Return the options with the condition of the query, beside the filter that was given."""
+    if scan.filter is None:
+        return options
+    given = ReadOptions.parse({**options, "table": scan.table})
+    if given.filter is None:
+        condition = scan.filter
+    else:
+        meant = {
+            str(parse_filter(scan.filter, table.all_fields, each, scan.table))
+            for each in (zone, given.timezone)
+        }
+        if len(meant) > 1:
+            # one text has one zone: the query's own condition is Spark's, who judges it anyway
+            return options
+        # a comment at the end of what was given ends with its line
+        zone, condition = given.timezone, f"({given.filter}\n) AND ({scan.filter})"
+    others = {k: v for k, v in options.items() if plain(k) not in ("filter", "filtertimezone")}
+    return {**others, "filter": condition, "filter.timezone": zone}
 
 
 def _narrowest(schema: pa.Schema) -> str:
