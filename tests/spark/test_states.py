@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import scan_fluss, write_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
@@ -85,13 +85,15 @@ class Sink:
         offsets = self.folder / "offsets"
         offsets.mkdir(parents=True, exist_ok=True)
         (offsets / str(number)).write_text(f'v1\n{{"batchTimestampMs": {number}}}\n{{"0": {stop}}}')
-        middle = (start + stop) // 2
-        tasks = [rows(start, middle), rows(middle, stop)]
         messages: list[Any] = [
             writer.stage(self.query, number, iter(task.to_arrow().cast(SCHEMA).to_batches()))
-            for task in tasks
+            for task in self.tasks(start, stop)
         ]
         writer.commit(messages, number)
+
+    def tasks(self, start: int, stop: int) -> list[pl.DataFrame]:
+        middle = (start + stop) // 2
+        return [rows(start, middle), rows(middle, stop)]
 
     def found(self) -> list[int]:
         return sorted(scan_fluss(self.table, connection=self.connection).collect()["id"])
@@ -304,6 +306,66 @@ def test_a_target_made_anew(sink: Sink, monkeypatch: pytest.MonkeyPatch, step: s
         sink.batch(number, 10 * number, 10 * number + 10, fail_on_data_loss="false")
         sink.batch(number + 1, 10 * number + 10, 10 * number + 20)
         assert sink.found() == list(range(10 * number, 10 * number + 20))
+
+
+class PartitionedSink(Sink):
+    """Batches of which each task's rows are for both partitions."""
+
+    def make(self) -> None:
+        admin = self.connection.get_admin()
+        descriptor = TableDescriptor(Schema(SCHEMA), partition_keys=["part"], bucket_count=1)
+        admin.create_table(self.table, descriptor)
+        for part in ("even", "odd"):
+            admin.create_partition(self.table, {"part": part})
+
+    def tasks(self, start: int, stop: int) -> list[pl.DataFrame]:
+        part = pl.when(pl.col("id") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
+        return [task.with_columns(part=part) for task in super().tasks(start, stop)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("step", ["decided", "sent in part", "publishing"])
+def test_a_partition_that_is_dropped_amid_a_batch(
+    engine: FlussConnection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step: str,
+    again: bool,
+) -> None:
+    """As by retention, also with another one made under its name: those rows are lost, and told."""
+    sink = PartitionedSink(engine, tmp_path / "checkpoint", True)
+    for number in range(3):
+        sink.batch(number, 10 * number, 10 * number + 10)
+
+    def drop() -> None:
+        engine.get_admin().drop_partition(sink.table, {"part": "odd"})
+        if again:
+            engine.get_admin().create_partition(sink.table, {"part": "odd"})
+
+    if step == "publishing":
+        send = Publisher._send_missing
+
+        def late(*args: Any) -> None:
+            monkeypatch.setattr(Publisher, "_send_missing", send)
+            drop()
+            send(*args)
+
+        monkeypatch.setattr(Publisher, "_send_missing", late)
+        with pytest.raises(FlussError, match=r"1 of the 2 partitions .* were dropped"):
+            sink.batch(3, 30, 40)
+    else:
+        die(monkeypatch, step, sink)
+        drop()
+    with pytest.raises(FlussError, match=r"1 of the 2 partitions .*fail\.on\.data\.loss") as error:
+        sink.batch(3, 30, 40)
+    assert error.value.error_code == ErrorCode.PARTITION_NOT_EXISTS
+    sink.batch(3, 30, 40, fail_on_data_loss="false")
+    assert "its rows for them are lost" in caplog.text
+    assert sink.found() == list(range(0, 40, 2))
+    if again:
+        sink.batch(4, 40, 50)
+        assert sink.found() == [*range(0, 40, 2), *range(40, 50)]
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from fluss_df.client.write.append import AppendWriter
 from fluss_df.client.write.log_codec import LogCodec
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.runs.losses import Losses
 from fluss_df.io.sinks.target import Target
 from fluss_df.record.python.coerce import coerce
 from fluss_df.schema import TableInfo
@@ -138,7 +139,11 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
 
     def publisher(self, target: Target, ledger: Ledger) -> Publisher:
         """Return what publishes the batches of a query."""
-        return Publisher(target.connection, target.existing, ledger)
+        losses = Losses(
+            "fail" if self._options.fail_on_data_loss else "ignore",
+            "option 'fail.on.data.loss' with 'false' goes on without them",
+        )
+        return Publisher(target.connection, target.existing, ledger, losses)
 
     def propose(
         self, info: TableInfo, publisher: Publisher, batch: int, messages: list[StagedMessage]
