@@ -75,14 +75,16 @@ class AllOrNothingWriter(DataSourceArrowWriter):
         """Stage the rows of a task."""
         target = check_write(self._options, self._schema)
         pieces = encoded_pieces(target, coerced(target, iterator), self._options.create_partitions)
-        return StagedMessage(self._name, self._ledger().stage(0, pieces))
+        staged = self._ledger().stage(0, pieces)
+        return StagedMessage(self._name, target.existing.table_id, staged)
 
     @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged."""
         known = [message for message in messages if isinstance(message, StagedMessage)]
         target = check_write(self._options, self._schema)
-        require_same_target(target, self._table_id)
+        for table_id in {self._table_id, *(message.table_id for message in known)}:
+            require_same_target(target, table_id)
         ledger = self._ledger()
         publisher = Publisher(target.connection, target.existing, ledger)
         tasks = [message.staged for message in known if message.staged is not None]
