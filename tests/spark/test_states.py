@@ -29,6 +29,7 @@ from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.spark.plan.options import ReadOptions, WriteOptions
 from fluss_df.spark.plan.types import spark_schema
 from fluss_df.spark.read.streaming import FlussStreamReader
+from fluss_df.spark.write.all_or_nothing import AllOrNothingWriter
 from fluss_df.spark.write.exactly_once import ExactlyOnceWriter
 from fluss_df.spark.write.identity import ContentDigest
 from fluss_df.spark.write.ledger import Ledger, Manifest
@@ -397,6 +398,52 @@ def test_entries_of_earlier_releases(sink: Sink, monkeypatch: pytest.MonkeyPatch
     sink.batch(3, 30, 40)
     sink.batch(4, 40, 50)
     assert sink.found() == list(range(50))
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_all_or_nothing_whose_publishing_fails(
+    engine: FlussConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """Once, it goes on where it was; twice, the error tells that a part is there."""
+    sink = Sink(engine, tmp_path / "checkpoint", False)
+    given = {
+        "path": str(sink.table),
+        "bootstrap.servers": engine.config.bootstrap_servers,
+        "all.or.nothing": "true",
+        "ledger.database": sink.ledger,
+    }
+    writer = AllOrNothingWriter(WriteOptions.parse(given), spark_schema(SCHEMA), False)
+    messages: list[Any] = [
+        writer.write(iter(task.to_arrow().cast(SCHEMA).to_batches())) for task in sink.tasks(0, 40)
+    ]
+    send = Publisher._send_one
+    sent = failed = 0
+
+    async def broken(self: Publisher, *args: Any) -> None:
+        nonlocal sent, failed
+        if sent and failed < failures:
+            failed += 1
+            raise FlussError("the cluster is away", ErrorCode.NETWORK_EXCEPTION)
+        sent += 1
+        await send(self, *args)
+
+    monkeypatch.setattr(Publisher, "_send_one", broken)
+    # one bucket after the other
+    monkeypatch.setattr(Publisher, "_send", _one_by_one)
+    if failures == 1:
+        writer.commit(messages)
+        assert sink.found() == list(range(40))
+    else:
+        told = r"away; a part of the write may be in table .*: 1 of the \d+ log batches .* 40 rows"
+        with pytest.raises(FlussError, match=told):
+            writer.commit(messages)
+        assert 0 < len(sink.found()) < 40
+    assert not engine.get_admin().list_partition_infos(TablePath(sink.ledger, "staged"))
+
+
+async def _one_by_one(self: Publisher, by_bucket: Any) -> None:
+    for bucket, pieces in by_bucket.items():
+        await self._send_all(bucket, pieces)
 
 
 def test_content_is_the_same_in_any_order() -> None:
