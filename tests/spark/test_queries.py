@@ -166,6 +166,31 @@ def test_a_filter_that_is_given_holds_beside_the_query(
         spark.conf.set("spark.sql.session.timeZone", before or "UTC")
 
 
+def test_values_of_options_are_those_of_python(
+    spark: SparkSession, fluss_cluster: LocalCluster, make_table: MakeTable
+) -> None:
+    rows = pl.DataFrame({"p": ["a", "b-c", "d"], "id": [1, 2, 3]})
+    fields = pa.schema({"p": pa.string(), "id": pa.int64()})
+    table = make_table(fields, rows.to_arrow().cast(fields), partition_keys=["p"], bucket_count=1)
+
+    def found(**options: object) -> list[int]:
+        where = f"SELECT id FROM {table}"
+        made = sql(spark, where, connection=fluss_cluster.bootstrap_servers, **options)
+        return sorted(frame(made)["id"])
+
+    assert found(partitions=["a", "b-c"]) == [1, 2]
+    assert found(partitions=("d",), buckets=[0], filter=None, lake=False) == [3]
+    assert found(starting_offsets={("d", 0): 1, ("a", 0): 0}, rows_per_task=7) == [1, 2]
+    views = fluss_views(
+        spark,
+        {"of_a": str(table)},
+        connection=fluss_cluster.bootstrap_servers,
+        partitions=["a"],
+        filter=None,
+    )
+    assert frame(views["of_a"])["id"].to_list() == [1]
+
+
 def test_views(spark: SparkSession, database: Database) -> None:
     views = fluss_views(spark, {"my_a": database.names["a"]}, connection=database.address)
     assert list(views) == ["my_a"]

@@ -9,6 +9,7 @@ a view is read with are proven in the same way.
 
 from __future__ import annotations
 
+import json
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -101,7 +102,9 @@ def sql(
     connection
         An address, ``fluss://`` URL, or a folder (in local mode); the environment's by default.
     **options
-        Options of the reads, underscores for dots: ``bootstrap_servers``, ``rows_per_task``.
+        Options of the reads, underscores for dots: ``bootstrap_servers``, ``rows_per_task``. Lists
+        and dicts are taken as they are (``partitions=["JFK"]``, ``starting_offsets={0: 17}``); None
+        leaves an option out.
 
     Raises
     ------
@@ -195,8 +198,18 @@ def plan_sql(spark: SparkSession, query: str, options: Mapping[str, str]) -> Sql
 
 
 def _options(connection: str | None, options: Mapping[str, Any]) -> dict[str, str]:
-    given = {key.replace("_", "."): str(value) for key, value in options.items()}
+    given = {k.replace("_", "."): _text(v) for k, v in options.items() if v is not None}
     return given if connection is None else given | {"connection": str(connection)}
+
+
+def _text(value: Any) -> str:
+    """Return the value of an option as Spark's options are written: lists and dicts in JSON."""
+    if isinstance(value, Mapping):
+        # offsets by bucket may name a partition, as those of scan_fluss do
+        value = {"/".join(map(str, k)) if isinstance(k, tuple) else k: v for k, v in value.items()}
+    elif not isinstance(value, list | tuple):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _table(table: str, options: Mapping[str, str]) -> TableScan:
