@@ -26,9 +26,11 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import scan_fluss, write_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.spark import forget_queries
 from fluss_df.spark.plan.options import ReadOptions, WriteOptions
 from fluss_df.spark.plan.types import spark_schema
 from fluss_df.spark.read.streaming import FlussStreamReader
+from fluss_df.spark.write import ledger
 from fluss_df.spark.write.all_or_nothing import AllOrNothingWriter
 from fluss_df.spark.write.exactly_once import ExactlyOnceWriter
 from fluss_df.spark.write.identity import ContentDigest
@@ -398,6 +400,46 @@ def test_entries_of_earlier_releases(sink: Sink, monkeypatch: pytest.MonkeyPatch
     sink.batch(3, 30, 40)
     sink.batch(4, 40, 50)
     assert sink.found() == list(range(50))
+
+
+def test_staged_rows_are_dropped_soon(
+    engine: FlussConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once no checkpoint can be so far behind that they are needed; decisions stay longer."""
+    monkeypatch.setattr(ledger, "_BATCHES_PER_EPOCH", 4)
+    sink = Sink(engine, tmp_path / "checkpoint", True)
+    kept = []
+    for number in range(10):
+        sink.batch(number, 10 * number, 10 * number + 10)
+        sink.batch(number, 10 * number, 10 * number + 10)
+        names = []
+        for name in ("staged", "decisions"):
+            there = engine.get_admin().list_partition_infos(TablePath(sink.ledger, name))
+            names.append("".join(p.partition_name.rpartition("-")[2] for p in there))
+        kept.append(" ".join(names))
+    assert kept == ["0 0"] * 4 + ["01 01"] + ["1 01"] * 3 + ["12 12", "2 12"]
+    assert sink.found() == list(range(100))
+
+
+def test_queries_that_have_ended_are_forgotten(engine: FlussConnection, tmp_path: Path) -> None:
+    first, other = (Sink(engine, tmp_path / name, True) for name in ("first", "other"))
+    other.ledger = first.ledger
+    for sink in (first, other):
+        sink.batch(0, 0, 10)
+
+    def forget(*ids: str) -> list[str]:
+        return forget_queries(ids, connection=engine, ledger_database=first.ledger)
+
+    assert forget("no-such-query", first.query) == [first.query]
+    assert forget(first.query) == []
+    for name in ("staged", "decisions"):
+        there = engine.get_admin().list_partition_infos(TablePath(first.ledger, name))
+        assert [p.partition_name for p in there] == [f"{other.query}-0"]
+    other.batch(1, 10, 20)
+    assert other.found() == list(range(20))
+    first.refused("the ledger was dropped", 1, 10, 20)
+    with pytest.raises(FlussError, match=r"'' is no id of a query; Spark says it as query\.id"):
+        forget("")
 
 
 @pytest.mark.parametrize("failures", [1, 2])
