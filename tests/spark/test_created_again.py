@@ -191,6 +191,32 @@ def test_a_writer(case: Case, what: str, kind: str) -> None:
     assert case.values() == [2] * 4
 
 
+@pytest.mark.parametrize("kind", ["stream", "exactly once"])
+def test_a_stream_commits_by_another_writer(case: Case, kind: str) -> None:
+    """Spark makes it when the tasks are done: they say which table it was that they wrote to."""
+    if case.keys and kind == "exactly once":
+        return  # for log tables
+    schema = spark_schema(SCHEMA)
+    options = {"delivery_guarantee": "exactly-once"} if kind == "exactly once" else {}
+
+    def made() -> Any:
+        return case.source(**options).streamWriter(schema, False)
+
+    batches = iter(rows(3).to_batches())
+    writer, query = made(), uuid.uuid4().hex
+    message = writer.stage(query, 0, batches) if options else writer.write(batches)
+    case.change("table")
+    for _ in range(2):
+        with pytest.raises(FlussError, match="rows that were written before are gone") as error:
+            made().commit([message], 0)
+        assert error.value.error_code == ErrorCode.TABLE_NOT_EXIST
+        assert case.values() == [2] * 4
+    if options:
+        # nothing was decided: the batch that runs again goes into the table that there is
+        made().commit([made().stage(query, 0, iter(rows(4).to_batches()))], 0)
+        assert case.values() == [2] * 4 + [4] * 4
+
+
 @pytest.mark.parametrize("kind", ["batch", "stream"])
 def test_a_column_that_was_added_is_no_other_table(case: Case, kind: str) -> None:
     """Rows that are acknowledged are not called lost: whoever wrote them again had them twice."""

@@ -19,6 +19,7 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.metadata import TablePath
+from fluss_df.pushdown.evaluate import filter_rows
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.spark.plan.filters import from_spark
 from fluss_df.spark.plan.sql_filter import parse_filter
@@ -54,6 +55,48 @@ def test_what_a_filter_cannot_say_is_refused_by_name(text: str, message: str) ->
 
 def test_a_qualified_column_of_the_table_is_taken() -> None:
     assert str(parse_filter("t.a = 1", SCHEMA, "UTC", "table d.t")) == "a == 1"
+
+
+_NUMBERS = pa.table(
+    {
+        "d": pa.array(["0.99", "1.00", "1.01", "2.50", None]).cast(pa.decimal128(10, 2)),
+        "wide": pa.array(["1", "1.000000000000000000000000000001", "2", "5", None]).cast(
+            pa.decimal128(38, 30)
+        ),
+        "i": pa.array([1, 2, 5, -5, None], pa.int32()),
+        "b": pa.array([1, 2, 1 << 62, -5, None], pa.int64()),
+    }
+)
+_COMPARISONS = {
+    "d > 1": "d > 1.00",
+    "1 >= d": "d <= 1.00",
+    "d IN (1, 2.5)": "d in",
+    "d BETWEEN 1 AND 2": "d >= 1.00",
+    "d <=> 1L": "d == 1.00",
+    "wide = 1": "wide == 1.0",
+    "wide IN (1.0)": "wide",
+    "i = 5.0": "i == 5",
+    "i IN (1, -5.0)": "i in",
+    "b = 4611686018427387904.0": "b == 4611686018427387904",
+}
+
+
+def test_whole_numbers_are_compared_with_decimals(classic_spark: SparkSession) -> None:
+    """As Spark compares them, and pushed down: also a decimal with whole values on an integer."""
+    classic_spark.createDataFrame(_NUMBERS).createOrReplaceTempView("numbers")
+    made = ", ".join(f"({text}) AS c{i}" for i, text in enumerate(_COMPARISONS))
+    expected = classic_spark.sql(f"SELECT {made} FROM numbers").toArrow()
+    for i, (text, shown) in enumerate(_COMPARISONS.items()):
+        predicate = parse_filter(text, _NUMBERS.schema, "UTC", "table d.t")
+        assert shown in str(predicate), text
+        there = _NUMBERS.filter(expected.column(f"c{i}"))
+        assert filter_rows(predicate, _NUMBERS).equals(there), text
+
+
+@pytest.mark.parametrize("text", ["wide IN (1)", "i = 5.5", "d > 1.234", "d > 1000000000"])
+def test_numbers_that_would_be_rounded_are_refused(text: str) -> None:
+    with pytest.raises(FlussError, match="cannot be evaluated by the scan"):
+        parse_filter(text, _NUMBERS.schema, "UTC", "table d.t")
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def killing(name: str, step: str, folder: Path) -> type[FlussDataSource]:
 
         def publisher(self, target: Target, ledger: Ledger) -> Publisher:
             made = super().publisher(target, ledger)
-            return DyingPublisher(made._connection, made._info, ledger)
+            return DyingPublisher(made._connection, made._info, ledger, made._losses)
 
         def propose(self, *args: Any) -> Manifest:
             die("commit")

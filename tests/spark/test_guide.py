@@ -24,7 +24,7 @@ def test_examples(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     examples = [block.text for block in blocks_of(GUIDE) if block.language == "python"]
-    assert len(examples) == 7
+    assert len(examples) == 8
     options = EngineOptions(lake_tiering=False)
     with EmbeddedFluss(None, port=0, options=options) as engine, engine.connection() as connection:
         flights = pl.DataFrame(FLIGHTS)

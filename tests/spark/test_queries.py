@@ -1,5 +1,7 @@
 # ruff: noqa: E501
+import datetime as dt
 import os
+import zoneinfo
 
 import polars as pl
 import pyarrow as pa
@@ -134,6 +136,59 @@ def test_a_backslash_means_what_the_session_says(
         assert database.found(query)["id"].to_list() == [2]
     finally:
         spark.conf.unset(setting)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_a_filter_that_is_given_holds_beside_the_query(
+    spark: SparkSession, fluss_cluster: LocalCluster, make_table: MakeTable, zone: str
+) -> None:
+    moments = [dt.datetime(2026, 1, 1, hour, tzinfo=dt.UTC) for hour in range(24)]
+    rows = pl.DataFrame({"id": range(24), "at": moments})
+    fields = pa.schema({"id": pa.int64(), "at": pa.timestamp("us", "UTC")})
+    table = make_table(fields, rows.to_arrow().cast(fields))
+
+    def found(where: str, **options: str) -> list[int]:
+        query = f"SELECT id FROM {table} WHERE {where}"
+        address = fluss_cluster.bootstrap_servers
+        return sorted(frame(sql(spark, query, connection=address, **options))["id"])
+
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        assert found("id > 3", filter="id < 9 -- those alone") == [4, 5, 6, 7, 8]
+        noon = dt.datetime(2026, 1, 1, 12, tzinfo=zoneinfo.ZoneInfo(zone)).astimezone(dt.UTC).hour
+        where = "at < '2026-01-01 12:00:00'"
+        assert found(where, FILTER="id > 1") == list(range(2, noon))
+        # the filter's times are of its own zone, UTC, and the query's of the session's
+        both = found(where, filter="at >= '2026-01-01 02:00:00'")
+        assert both == list(range(2, noon))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before or "UTC")
+
+
+def test_values_of_options_are_those_of_python(
+    spark: SparkSession, fluss_cluster: LocalCluster, make_table: MakeTable
+) -> None:
+    rows = pl.DataFrame({"p": ["a", "b-c", "d"], "id": [1, 2, 3]})
+    fields = pa.schema({"p": pa.string(), "id": pa.int64()})
+    table = make_table(fields, rows.to_arrow().cast(fields), partition_keys=["p"], bucket_count=1)
+
+    def found(**options: object) -> list[int]:
+        where = f"SELECT id FROM {table}"
+        made = sql(spark, where, connection=fluss_cluster.bootstrap_servers, **options)
+        return sorted(frame(made)["id"])
+
+    assert found(partitions=["a", "b-c"]) == [1, 2]
+    assert found(partitions=("d",), buckets=[0], filter=None, lake=False) == [3]
+    assert found(starting_offsets={("d", 0): 1, ("a", 0): 0}, rows_per_task=7) == [1, 2]
+    views = fluss_views(
+        spark,
+        {"of_a": str(table)},
+        connection=fluss_cluster.bootstrap_servers,
+        partitions=["a"],
+        filter=None,
+    )
+    assert frame(views["of_a"])["id"].to_list() == [1]
 
 
 def test_views(spark: SparkSession, database: Database) -> None:

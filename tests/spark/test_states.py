@@ -22,13 +22,16 @@ from pyspark.sql import SparkSession
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import scan_fluss, write_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.spark import forget_queries
 from fluss_df.spark.plan.options import ReadOptions, WriteOptions
 from fluss_df.spark.plan.types import spark_schema
 from fluss_df.spark.read.streaming import FlussStreamReader
+from fluss_df.spark.write import ledger
+from fluss_df.spark.write.all_or_nothing import AllOrNothingWriter
 from fluss_df.spark.write.exactly_once import ExactlyOnceWriter
 from fluss_df.spark.write.identity import ContentDigest
 from fluss_df.spark.write.ledger import Ledger, Manifest
@@ -85,13 +88,15 @@ class Sink:
         offsets = self.folder / "offsets"
         offsets.mkdir(parents=True, exist_ok=True)
         (offsets / str(number)).write_text(f'v1\n{{"batchTimestampMs": {number}}}\n{{"0": {stop}}}')
-        middle = (start + stop) // 2
-        tasks = [rows(start, middle), rows(middle, stop)]
         messages: list[Any] = [
             writer.stage(self.query, number, iter(task.to_arrow().cast(SCHEMA).to_batches()))
-            for task in tasks
+            for task in self.tasks(start, stop)
         ]
         writer.commit(messages, number)
+
+    def tasks(self, start: int, stop: int) -> list[pl.DataFrame]:
+        middle = (start + stop) // 2
+        return [rows(start, middle), rows(middle, stop)]
 
     def found(self) -> list[int]:
         return sorted(scan_fluss(self.table, connection=self.connection).collect()["id"])
@@ -306,6 +311,66 @@ def test_a_target_made_anew(sink: Sink, monkeypatch: pytest.MonkeyPatch, step: s
         assert sink.found() == list(range(10 * number, 10 * number + 20))
 
 
+class PartitionedSink(Sink):
+    """Batches of which each task's rows are for both partitions."""
+
+    def make(self) -> None:
+        admin = self.connection.get_admin()
+        descriptor = TableDescriptor(Schema(SCHEMA), partition_keys=["part"], bucket_count=1)
+        admin.create_table(self.table, descriptor)
+        for part in ("even", "odd"):
+            admin.create_partition(self.table, {"part": part})
+
+    def tasks(self, start: int, stop: int) -> list[pl.DataFrame]:
+        part = pl.when(pl.col("id") % 2 == 0).then(pl.lit("even")).otherwise(pl.lit("odd"))
+        return [task.with_columns(part=part) for task in super().tasks(start, stop)]
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("step", ["decided", "sent in part", "publishing"])
+def test_a_partition_that_is_dropped_amid_a_batch(
+    engine: FlussConnection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    step: str,
+    again: bool,
+) -> None:
+    """As by retention, also with another one made under its name: those rows are lost, and told."""
+    sink = PartitionedSink(engine, tmp_path / "checkpoint", True)
+    for number in range(3):
+        sink.batch(number, 10 * number, 10 * number + 10)
+
+    def drop() -> None:
+        engine.get_admin().drop_partition(sink.table, {"part": "odd"})
+        if again:
+            engine.get_admin().create_partition(sink.table, {"part": "odd"})
+
+    if step == "publishing":
+        send = Publisher._send_missing
+
+        def late(*args: Any) -> None:
+            monkeypatch.setattr(Publisher, "_send_missing", send)
+            drop()
+            send(*args)
+
+        monkeypatch.setattr(Publisher, "_send_missing", late)
+        with pytest.raises(FlussError, match=r"1 of the 2 partitions .* were dropped"):
+            sink.batch(3, 30, 40)
+    else:
+        die(monkeypatch, step, sink)
+        drop()
+    with pytest.raises(FlussError, match=r"1 of the 2 partitions .*fail\.on\.data\.loss") as error:
+        sink.batch(3, 30, 40)
+    assert error.value.error_code == ErrorCode.PARTITION_NOT_EXISTS
+    sink.batch(3, 30, 40, fail_on_data_loss="false")
+    assert "its rows for them are lost" in caplog.text
+    assert sink.found() == list(range(0, 40, 2))
+    if again:
+        sink.batch(4, 40, 50)
+        assert sink.found() == [*range(0, 40, 2), *range(40, 50)]
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_another_destination(sink: Sink, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     die(monkeypatch, step, sink)
@@ -335,6 +400,92 @@ def test_entries_of_earlier_releases(sink: Sink, monkeypatch: pytest.MonkeyPatch
     sink.batch(3, 30, 40)
     sink.batch(4, 40, 50)
     assert sink.found() == list(range(50))
+
+
+def test_staged_rows_are_dropped_soon(
+    engine: FlussConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once no checkpoint can be so far behind that they are needed; decisions stay longer."""
+    monkeypatch.setattr(ledger, "_BATCHES_PER_EPOCH", 4)
+    sink = Sink(engine, tmp_path / "checkpoint", True)
+    kept = []
+    for number in range(10):
+        sink.batch(number, 10 * number, 10 * number + 10)
+        sink.batch(number, 10 * number, 10 * number + 10)
+        names = []
+        for name in ("staged", "decisions"):
+            there = engine.get_admin().list_partition_infos(TablePath(sink.ledger, name))
+            names.append("".join(p.partition_name.rpartition("-")[2] for p in there))
+        kept.append(" ".join(names))
+    assert kept == ["0 0"] * 4 + ["01 01"] + ["1 01"] * 3 + ["12 12", "2 12"]
+    assert sink.found() == list(range(100))
+
+
+def test_queries_that_have_ended_are_forgotten(engine: FlussConnection, tmp_path: Path) -> None:
+    first, other = (Sink(engine, tmp_path / name, True) for name in ("first", "other"))
+    other.ledger = first.ledger
+    for sink in (first, other):
+        sink.batch(0, 0, 10)
+
+    def forget(*ids: str) -> list[str]:
+        return forget_queries(ids, connection=engine, ledger_database=first.ledger)
+
+    assert forget("no-such-query", first.query) == [first.query]
+    assert forget(first.query) == []
+    for name in ("staged", "decisions"):
+        there = engine.get_admin().list_partition_infos(TablePath(first.ledger, name))
+        assert [p.partition_name for p in there] == [f"{other.query}-0"]
+    other.batch(1, 10, 20)
+    assert other.found() == list(range(20))
+    first.refused("the ledger was dropped", 1, 10, 20)
+    with pytest.raises(FlussError, match=r"'' is no id of a query; Spark says it as query\.id"):
+        forget("")
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_all_or_nothing_whose_publishing_fails(
+    engine: FlussConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """Once, it goes on where it was; twice, the error tells that a part is there."""
+    sink = Sink(engine, tmp_path / "checkpoint", False)
+    given = {
+        "path": str(sink.table),
+        "bootstrap.servers": engine.config.bootstrap_servers,
+        "all.or.nothing": "true",
+        "ledger.database": sink.ledger,
+    }
+    writer = AllOrNothingWriter(WriteOptions.parse(given), spark_schema(SCHEMA), False)
+    messages: list[Any] = [
+        writer.write(iter(task.to_arrow().cast(SCHEMA).to_batches())) for task in sink.tasks(0, 40)
+    ]
+    send = Publisher._send_one
+    sent = failed = 0
+
+    async def broken(self: Publisher, *args: Any) -> None:
+        nonlocal sent, failed
+        if sent and failed < failures:
+            failed += 1
+            raise FlussError("the cluster is away", ErrorCode.NETWORK_EXCEPTION)
+        sent += 1
+        await send(self, *args)
+
+    monkeypatch.setattr(Publisher, "_send_one", broken)
+    # one bucket after the other
+    monkeypatch.setattr(Publisher, "_send", _one_by_one)
+    if failures == 1:
+        writer.commit(messages)
+        assert sink.found() == list(range(40))
+    else:
+        told = r"away; a part of the write may be in table .*: 1 of the \d+ log batches .* 40 rows"
+        with pytest.raises(FlussError, match=told):
+            writer.commit(messages)
+        assert 0 < len(sink.found()) < 40
+    assert not engine.get_admin().list_partition_infos(TablePath(sink.ledger, "staged"))
+
+
+async def _one_by_one(self: Publisher, by_bucket: Any) -> None:
+    for bucket, pieces in by_bucket.items():
+        await self._send_all(bucket, pieces)
 
 
 def test_content_is_the_same_in_any_order() -> None:

@@ -1,8 +1,10 @@
-"""Which batches of a writer are in a log: read from the headers of what stands there."""
+"""What the headers of a log say: which batches are a writer's, and when they were committed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import contextlib
+import itertools
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +20,10 @@ from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
     from fluss_df.client.context import ClientContext
+
+# Of a bucket this much is asked for at once where times are looked for: what a server says of a
+# time is rarely far off.
+_TIMES_BYTES = 128 << 10
 
 
 def landed_batches(
@@ -81,3 +87,64 @@ def written_by(
             wanted &= headers.base_offset < position.stop
         writer_ids, sequences = headers.writer_id[wanted], headers.sequence[wanted]
         yield position.bucket, writer_ids.tolist(), sequences.tolist()
+
+
+def offsets_from_time(
+    connection: ClientContext,
+    info: TableInfo,
+    ranges: Mapping[TableBucket, tuple[int, int]],
+    timestamp_ms: int,
+) -> dict[TableBucket, int]:
+    """Return the first offset in a range of each bucket that was committed from a moment on.
+
+    Servers answer for a moment in remote storage with what their index of the segment says, which
+    may be some batches before it. Where nothing of a range was committed from then on, it is the
+    range's end. Empty ranges are not asked for; else one fetch tells that a server was right.
+
+    Parameters
+    ----------
+    connection, info
+        The table.
+    ranges
+        From which offset on to look, and before which one, for each bucket.
+    timestamp_ms
+        The moment, in milliseconds since 1970.
+    """
+    found = {bucket: end for bucket, (_, end) in ranges.items()}
+    # the batch at the beginning of a range is asked for, of many buckets at once
+    firsts = [
+        Position(bucket, None, start, start + 1, start)
+        for bucket, (start, end) in ranges.items()
+        if start < end
+    ]
+    known: set[TableBucket] = set()
+    for position, at in _committed_from(connection, info, firsts, timestamp_ms):
+        if position.bucket not in known:
+            known.add(position.bucket)
+            found[position.bucket] = min(at, found[position.bucket])
+    for first in firsts:
+        end = ranges[first.bucket][1]
+        if first.bucket in known or first.offset >= end:
+            continue
+        rest = Position(first.bucket, None, first.offset, end, first.offset)
+        with contextlib.closing(_committed_from(connection, info, [rest], timestamp_ms)) as later:
+            for _, at in itertools.islice(later, 1):
+                found[first.bucket] = min(at, end)
+    return found
+
+
+def _committed_from(
+    connection: ClientContext, info: TableInfo, positions: Sequence[Position], timestamp_ms: int
+) -> Generator[tuple[Position, int]]:
+    """Yield, of each piece of the log that has one, the first offset committed from a moment on."""
+    metrics = ScanMetrics(parent=connection.metrics)
+    projection = projection_of(info, info.get_column_names()[:1])
+    for position, chunk in ChunkRead(
+        connection, info, projection, positions, metrics, bucket_bytes=_TIMES_BYTES
+    ):
+        headers = chunk.headers
+        ends = headers.base_offset + headers.last_offset_delta
+        # a fetch from within a batch returns all of it, and a file what stands before it
+        late = (headers.timestamp >= timestamp_ms) & (ends >= chunk.start)
+        if late.any():
+            yield position, max(int(headers.base_offset[late][0]), chunk.start)

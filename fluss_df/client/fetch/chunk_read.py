@@ -54,6 +54,8 @@ class ChunkRead:
         What is counted.
     server_filter
         By what servers may leave out log batches.
+    bucket_bytes
+        The most bytes of a bucket in an answer; see :class:`LogFetcher`.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class ChunkRead:
         metrics: Metrics,
         *,
         server_filter: ServerFilter | None = None,
+        bucket_bytes: int | None = None,
     ) -> None:
         self._connection = connection
         self._metrics = metrics
@@ -77,6 +80,7 @@ class ChunkRead:
             max_wait_ms=0,
             begin_small=True,
             server_filter=server_filter,
+            bucket_bytes=bucket_bytes,
         )
         self._held_limit = connection.config.scanner_log_fetch_max_bytes
         self._held = 0

@@ -53,6 +53,9 @@ class LogFetcher:
         Whether to ask for a small first answer, for a read that has nothing else to decode.
     server_filter
         The filter by which servers may leave out log batches.
+    bucket_bytes
+        The most bytes to ask for of a bucket, where that is less than the setting's; a whole batch
+        comes in any case.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class LogFetcher:
         max_wait_ms: int,
         begin_small: bool = False,
         server_filter: ServerFilter | None = None,
+        bucket_bytes: int | None = None,
     ) -> None:
         self._cluster = cluster
         self._config = cluster.config
@@ -75,6 +79,8 @@ class LogFetcher:
         self._max_wait_ms = max_wait_ms
         self._first = begin_small
         self._filter = server_filter
+        limit = cluster.config.scanner_log_fetch_max_bytes_for_bucket
+        self._bucket_bytes = limit if bucket_bytes is None else min(limit, bucket_bytes)
 
     def endpoint(self, position: Position) -> Endpoint | None:
         """Return the endpoint of a position's leader; None if it is not known for the moment.
@@ -122,7 +128,7 @@ class LogFetcher:
         if self._filter is not None:
             table.filter_predicate.CopyFrom(self._filter.predicate)
             table.filter_schema_id = self._filter.schema_id
-        limit = config.scanner_log_fetch_max_bytes_for_bucket
+        limit = self._bucket_bytes
         if self._first and len(positions) == 1:
             limit = min(limit, _FIRST_BYTES)
         self._first = False

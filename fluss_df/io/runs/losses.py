@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.client.fetch.batch_headers import offsets_from_time
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.pushdown.plan import Bucket
 from fluss_df.schema import TableInfo
@@ -121,6 +122,11 @@ def not_put_back(
     found = _offsets_at(connection, info, list(known), clock)
     since = dict(known)
     since.update((bucket, offset) for bucket, offset in found.items() if offset is not None)
+    if doubtful := {b: at for b, at in known.items() if since[b] < at <= last[b]}:
+        # of what is in remote storage, servers say an offset that may be before a moment
+        ranges = {b.of(info.table_id): (since[b], at) for b, at in doubtful.items()}
+        exact = offsets_from_time(connection, info, ranges, clock)
+        since.update((b, exact[b.of(info.table_id)]) for b in doubtful)
     other = [b for b, offset in known.items() if since[b] < offset <= last[b]]
     if other:
         losses.found(

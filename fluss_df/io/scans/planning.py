@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from fluss_df.client.cluster import in_process_questions as direct_questions
 from fluss_df.client.cluster.leader_requests import bucket_offsets, offsets_by_clock
+from fluss_df.client.connection import FlussConnection
+from fluss_df.client.fetch.batch_headers import offsets_from_time
 from fluss_df.client.fetch.table_decoder import METADATA_FIELDS
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.scans.changes import table_columns
@@ -132,16 +134,17 @@ def _ask_meanwhile(
     if source.pinned is None and not seen.info.is_partitioned():
         guess = _prune(source, seen.info, [], usable)
     now = Moment()
-    info, partitions, bounds = source.connection.io.run(_ask(source, seen.info, guess))
+    info, partitions, answer = source.connection.io.run(_ask(source, seen.info, guess))
     known = KnownTable(info, now)
-    if guess is None or bounds is None:
+    if guess is None or answer is None:
         return known, partitions, None, None
-    return known, [], guess, bounds
+    question, bounds = answer
+    return known, [], guess, question.exactly(source.connection, bounds)
 
 
 async def _ask(
     source: ScanSource, seen: TableInfo, guess: Pruned | None
-) -> tuple[TableInfo, list[PartitionInfo] | None, Bounds | None]:
+) -> tuple[TableInfo, list[PartitionInfo] | None, tuple[_BoundsQuestion, Bounds] | None]:
     """Return the table as it is now, and, if they were had meanwhile, its partitions and offsets.
 
     Errors of partitions and offsets are not raised: the caller, which then knows the table, asks
@@ -308,6 +311,7 @@ class _BoundsQuestion:
     """Which offsets say where a scan starts and stops, and what follows from them."""
 
     def __init__(self, source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -> None:
+        self._info = info
         self._buckets = {bucket.of(info.table_id): bucket for bucket in buckets}
         self.keys = list(self._buckets)
         now = time.time()
@@ -342,6 +346,27 @@ class _BoundsQuestion:
         starts, stops = map(resolve, self._choices, (first, last))
         return first, last, starts, {b: min(stops[b], last[b]) for b in last}
 
+    def exactly(self, connection: FlussConnection, bounds: Bounds) -> Bounds:
+        """Return bounds whose moments are exact; not on the I/O thread.
+
+        Of what is in remote storage, servers say an offset that may be before a moment.
+        """
+        first, last, *chosen = bounds
+        for at, choice in enumerate(self._choices):
+            if not isinstance(choice, tuple):
+                continue
+            # a start that has expired is an error, whatever was committed there
+            ranges = {
+                key: (chosen[at][b], last[b])
+                for key, b in self._buckets.items()
+                if first[b] <= chosen[at][b] < last[b]
+            }
+            if ranges:
+                found = offsets_from_time(connection, self._info, ranges, choice[0])
+                exact = {self._buckets[key]: offset for key, offset in found.items()}
+                chosen[at] = {**chosen[at], **exact}
+        return first, last, chosen[0], chosen[1]
+
 
 def _absolute(choice: OffsetChoice, now_s: float) -> OffsetChoice:
     """Return a choice, with the moment that a timedelta means."""
@@ -357,13 +382,16 @@ def ask_bounds(source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -
     for spec in question.specs:
         answer = direct_questions.bucket_offsets(cluster, info, question.keys, spec)
         if answer is None:
-            return source.connection.io.run(_bounds(source, info, buckets))
+            asked, bounds = source.connection.io.run(_bounds(source, info, buckets))
+            return asked.exactly(source.connection, bounds)
         found.append(answer)
     return question.bounds(found)
 
 
-async def _bounds(source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]) -> Bounds:
-    """Return what :func:`ask_bounds` returns, on the I/O thread."""
+async def _bounds(
+    source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]
+) -> tuple[_BoundsQuestion, Bounds]:
+    """Return what :func:`ask_bounds` returns, as servers say it; on the I/O thread."""
     cluster = source.connection.cluster
     question = _BoundsQuestion(source, info, buckets)
 
@@ -375,7 +403,8 @@ async def _bounds(source: ScanSource, info: TableInfo, buckets: Sequence[Bucket]
     # The ends are known before moments are asked for: a row that comes in between, when a moment
     # has come, would be before the end, and not be read.
     ends = await asyncio.gather(*map(ask, question.specs[:2]))
-    return question.bounds([*ends, *await asyncio.gather(*map(ask, question.specs[2:]))])
+    answers = [*ends, *await asyncio.gather(*map(ask, question.specs[2:]))]
+    return question, question.bounds(answers)
 
 
 def frame_schema(

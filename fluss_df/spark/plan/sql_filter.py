@@ -210,6 +210,12 @@ class SqlConditions:
             raise UnsupportedExpression(f"'{_sql(tree)}' is not understood")
         if any(not value.is_valid for value in values):
             raise UnsupportedExpression("a null among the values of IN")
+        kind = self._schema.field(column).type
+        if pa.types.is_decimal(kind) and max(kind.precision - kind.scale, 20) + kind.scale > 38:
+            # a whole number among the values has up to 20 digits to IN, however few are written
+            written = (_value(item.unnest()) for item in tree.expressions)
+            if any(isinstance(value, int) for value in written):
+                raise UnsupportedExpression(f"whole numbers in IN, which would round {kind}")
         return in_(column, exactly(column, values, self._schema))
 
     def _on_nullsafeeq(self, tree: exp.NullSafeEQ) -> Predicate:
@@ -357,8 +363,12 @@ def _number(value: Decimal | float | int, kind: pa.DataType) -> Decimal | float 
         # otherwise both become a wider type, which may have no room for all digits
         if scale > kind.scale or whole > kind.precision - kind.scale:
             raise UnsupportedExpression(f"{value} has more digits than {kind}")
-    elif isinstance(value, Decimal) and max(whole, 20) + scale > 38:
-        raise UnsupportedExpression(f"{value} has too many digits")
+        return Decimal(value)
+    if isinstance(value, Decimal):
+        if max(whole, 20) + scale > 38:
+            raise UnsupportedExpression(f"{value} has too many digits")
+        if pa.types.is_integer(kind) and value == value.to_integral_value():
+            return int(value)
     return value
 
 

@@ -9,6 +9,7 @@ a view is read with are proven in the same way.
 
 from __future__ import annotations
 
+import json
 import uuid
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.spark.plan.options import ReadOptions
+from fluss_df.spark.plan.options import ReadOptions, plain
 from fluss_df.spark.plan.planning import TableScan
 from fluss_df.spark.plan.sql_filter import SqlConditions, parse_filter
 from fluss_df.spark.queries.analysis import is_classic
@@ -101,7 +102,9 @@ def sql(
     connection
         An address, ``fluss://`` URL, or a folder (in local mode); the environment's by default.
     **options
-        Options of the reads, underscores for dots: ``bootstrap_servers``, ``rows_per_task``.
+        Options of the reads, underscores for dots: ``bootstrap_servers``, ``rows_per_task``. Lists
+        and dicts are taken as they are (``partitions=["JFK"]``, ``starting_offsets={0: 17}``); None
+        leaves an option out.
 
     Raises
     ------
@@ -195,8 +198,18 @@ def plan_sql(spark: SparkSession, query: str, options: Mapping[str, str]) -> Sql
 
 
 def _options(connection: str | None, options: Mapping[str, Any]) -> dict[str, str]:
-    given = {key.replace("_", "."): str(value) for key, value in options.items()}
+    given = {k.replace("_", "."): _text(v) for k, v in options.items() if v is not None}
     return given if connection is None else given | {"connection": str(connection)}
+
+
+def _text(value: Any) -> str:
+    """Return the value of an option as Spark's options are written: lists and dicts in JSON."""
+    if isinstance(value, Mapping):
+        # offsets by bucket may name a partition, as those of scan_fluss do
+        value = {"/".join(map(str, k)) if isinstance(k, tuple) else k: v for k, v in value.items()}
+    elif not isinstance(value, list | tuple):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _table(table: str, options: Mapping[str, str]) -> TableScan:
@@ -227,11 +240,9 @@ def _pruned(
     _register(spark)
     schema = table.schema
     read = [i for i, name in enumerate(schema.names) if name in scan.columns]
-    reader = spark.read.format("fluss").options(**options)
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    reader = spark.read.format("fluss").options(**_narrowed(options, scan, table, zone))
     reader = reader.schema(StructType([schema[i] for i in read]))
-    if scan.filter is not None:
-        zone = str(spark.conf.get("spark.sql.session.timeZone"))
-        reader = reader.option("filter", scan.filter).option("filter.timezone", zone)
     found = reader.load(scan.table)
     if len(read) == len(schema):
         return found
@@ -244,6 +255,29 @@ def _pruned(
             for i, item in enumerate(schema.fields)
         )
     )
+
+
+def _narrowed(
+    options: Mapping[str, str], scan: SqlScan, table: TableScan, zone: str
+) -> Mapping[str, str]:
+    """Return the options with the condition of the query, beside the filter that was given."""
+    if scan.filter is None:
+        return options
+    given = ReadOptions.parse({**options, "table": scan.table})
+    if given.filter is None:
+        condition = scan.filter
+    else:
+        meant = {
+            str(parse_filter(scan.filter, table.all_fields, each, scan.table))
+            for each in (zone, given.timezone)
+        }
+        if len(meant) > 1:
+            # one text has one zone: the query's own condition is Spark's, who judges it anyway
+            return options
+        # a comment at the end of what was given ends with its line
+        zone, condition = given.timezone, f"({given.filter}\n) AND ({scan.filter})"
+    others = {k: v for k, v in options.items() if plain(k) not in ("filter", "filtertimezone")}
+    return {**others, "filter": condition, "filter.timezone": zone}
 
 
 def _narrowest(schema: pa.Schema) -> str:

@@ -13,10 +13,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from fluss_df.errors import FlussError
+from fluss_df.io.runs.losses import Losses
 from fluss_df.spark.boundary import called_by_spark
 from fluss_df.spark.plan.options import WriteOptions, invalid
 from fluss_df.spark.write.exactly_once import StagedMessage, coerced, encoded_pieces, proposed
-from fluss_df.spark.write.ledger import Ledger
+from fluss_df.spark.write.ledger import Ledger, Manifest
 from fluss_df.spark.write.publish import Publisher
 from fluss_df.spark.write.writing import (
     check_write,
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 # how long after a write ended nobody stages for it any more
 _LEFT_OVER_S = 2 * 24 * 3600
+_LOSSES = Losses("fail", "run the write again")
 _NAME = re.compile(r"([0-9a-f]{8})[0-9a-f]{24}")
 
 
@@ -47,7 +49,8 @@ class AllOrNothingWriter(DataSourceArrowWriter):
     """A batch write whose tasks stage their rows, and whose driver publishes them at the end.
 
     A task that fails, is repeated or runs twice leaves nothing in the table. A driver that is
-    killed while it publishes may leave a part.
+    killed while it publishes may leave a part, and so may one whose cluster fails for longer than
+    its retries; then the error says so.
     """
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
@@ -75,22 +78,51 @@ class AllOrNothingWriter(DataSourceArrowWriter):
         """Stage the rows of a task."""
         target = check_write(self._options, self._schema)
         pieces = encoded_pieces(target, coerced(target, iterator), self._options.create_partitions)
-        return StagedMessage(self._name, self._ledger().stage(0, pieces))
+        staged = self._ledger().stage(0, pieces)
+        return StagedMessage(self._name, target.existing.table_id, staged)
 
     @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged."""
         known = [message for message in messages if isinstance(message, StagedMessage)]
         target = check_write(self._options, self._schema)
-        require_same_target(target, self._table_id)
+        for table_id in {self._table_id, *(message.table_id for message in known)}:
+            require_same_target(target, table_id)
         ledger = self._ledger()
-        publisher = Publisher(target.connection, target.existing, ledger)
+        publisher = Publisher(target.connection, target.existing, ledger, _LOSSES)
         tasks = [message.staged for message in known if message.staged is not None]
         manifest = proposed(target.existing, publisher, tasks)
         try:
-            publisher.publish(0, manifest, fresh=True)
+            self._publish(publisher, manifest, str(target.path))
         finally:
             self._forget()
+
+    def _publish(self, publisher: Publisher, manifest: Manifest, table: str) -> None:
+        """Publish, once more where it fails; then say what is there, as what is staged is dropped.
+
+        Raises FlussError when it failed twice.
+        """
+        try:
+            publisher.publish(0, manifest, fresh=True)
+            return
+        except FlussError as error:
+            logger.warning(
+                "publishing write %s into table %s failed, and is tried once more: %s",
+                *(self._name, table, error.message),
+            )
+        try:
+            publisher.publish(0, manifest, fresh=False)
+        except FlussError as error:
+            try:
+                found = str(publisher.landed(0, manifest))
+            except FlussError:
+                found = "an unknown number"
+            raise FlussError(
+                f"{error.message}; a part of the write may be in table {table}, and stays: {found}"
+                f" of the {manifest.pieces} log batches that its {manifest.rows} rows were sent in"
+                " are there now. Look for its rows before it is run again, which writes them twice",
+                error.error_code,
+            ) from error
 
     @called_by_spark
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from fluss_df.client.write.append import AppendWriter
 from fluss_df.client.write.log_codec import LogCodec
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.io.runs.losses import Losses
 from fluss_df.io.sinks.target import Target
 from fluss_df.record.python.coerce import coerce
 from fluss_df.schema import TableInfo
@@ -30,7 +31,12 @@ from fluss_df.spark.write.identity import (
 )
 from fluss_df.spark.write.ledger import Ledger, Manifest, Piece, StagedTask, merged_ranges
 from fluss_df.spark.write.publish import Publisher
-from fluss_df.spark.write.writing import check_stream_write, check_write, gathered
+from fluss_df.spark.write.writing import (
+    check_stream_write,
+    check_write,
+    gathered,
+    require_same_target,
+)
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
@@ -38,13 +44,14 @@ _BATCH = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """The message of a task to the driver: its query, and what it staged.
+    """The message of a task to the driver: its query, the table, and what it staged.
 
     ``staged`` is None when the batch was decided before, by an earlier run of it; ``content`` is
     a digest of the task's rows either way.
     """
 
     query_id: str
+    table_id: int
     staged: StagedTask | None
     content: Content | None = None
 
@@ -93,15 +100,16 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         ledger = self._ledger(query_id)
         found = ledger.find(batch)
         target = check_write(self._options, self._schema)
+        table_id = target.existing.table_id
         digest = ContentDigest()
         rows = digest.counted(coerced(target, iterator))
         if found is None:
             pieces = encoded_pieces(target, rows, self._options.create_partitions)
-            return StagedMessage(query_id, ledger.stage(batch, pieces), digest.content)
+            return StagedMessage(query_id, table_id, ledger.stage(batch, pieces), digest.content)
         # nothing is staged, but the rows are held against what was decided
         for _ in rows:
             pass
-        return StagedMessage(query_id, None, digest.content)
+        return StagedMessage(query_id, table_id, None, digest.content)
 
     # ---- in the driver
 
@@ -114,6 +122,9 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         ledger = self._ledger(known[0].query_id)
         target = check_write(self._options, self._schema)
         info = target.existing
+        for message in known:
+            # buckets and columns of another table may be others, whatever it is called
+            require_same_target(target, message.table_id)
         publisher = self.publisher(target, ledger)
         asked = self.asked(batchId, known, info)
         decided = ledger.decided(batchId)
@@ -138,7 +149,11 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
 
     def publisher(self, target: Target, ledger: Ledger) -> Publisher:
         """Return what publishes the batches of a query."""
-        return Publisher(target.connection, target.existing, ledger)
+        losses = Losses(
+            "fail" if self._options.fail_on_data_loss else "ignore",
+            "option 'fail.on.data.loss' with 'false' goes on without them",
+        )
+        return Publisher(target.connection, target.existing, ledger, losses)
 
     def propose(
         self, info: TableInfo, publisher: Publisher, batch: int, messages: list[StagedMessage]

@@ -332,23 +332,29 @@ class Ledger:
 
     def clean(self, batch: int) -> None:
         """Drop what is no longer needed now and then, once a batch is published."""
-        if batch % _BATCHES_PER_EPOCH:
+        epoch, place = divmod(batch, _BATCHES_PER_EPOCH)
+        if place > 1:
             return
         admin = self._connection.get_admin()
-        for path in (self._staged, self._decisions):
+        # that of the batch before stays: a checkpoint may be behind by one
+        needed = {self._staged: epoch - 1 + place, self._decisions: epoch - 1}
+        for path, first in needed.items():
             for partition in admin.list_partition_infos(path):
                 query, _, number = partition.partition_name.rpartition("-")
-                # that of the batch before stays: a checkpoint may be behind by one
-                if query == self._query_id and int(number) < batch // _BATCHES_PER_EPOCH - 1:
+                if query == self._query_id and int(number) < first:
                     admin.drop_partition(path, partition.spec, ignore_if_not_exists=True)
 
-    def forget(self, chosen: Callable[[str], bool]) -> None:
-        """Drop all that is kept of the queries, or writes, whose names are chosen."""
+    def forget(self, chosen: Callable[[str], bool]) -> set[str]:
+        """Drop all that is kept of the queries, or writes, whose names are chosen; return those."""
         admin = self._connection.get_admin()
+        found: set[str] = set()
         for path in (self._staged, self._decisions):
             for partition in admin.list_partition_infos(path):
-                if chosen(partition.partition_name.rpartition("-")[0]):
+                name = partition.partition_name.rpartition("-")[0]
+                if chosen(name):
                     admin.drop_partition(path, partition.spec, ignore_if_not_exists=True)
+                    found.add(name)
+        return found
 
     # ---- reading
 

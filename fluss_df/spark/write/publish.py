@@ -21,6 +21,7 @@ from fluss_df.client.fetch.position import Position
 from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
 from fluss_df.client.send.writer_ids import WriterIds
 from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
+from fluss_df.io.runs.losses import Losses, listed
 from fluss_df.metadata import OffsetSpec, TableBucket
 from fluss_df.protocol.frames import parse_response, server_error
 from fluss_df.protocol.produce import ProduceLog
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 # how often a batch is looked for in the log again, without any progress, before it is given up
 _LOOKS = 6
 _PAUSE_S = 0.2
+_FAIL = Losses("fail", "start over with another checkpoint")
 
 
 class _NotInOrderError(FlussError):
@@ -43,10 +45,17 @@ class _NotInOrderError(FlussError):
 class Publisher:
     """Publishes the batches of one query to a log table."""
 
-    def __init__(self, connection: FlussConnection, info: TableInfo, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        connection: FlussConnection,
+        info: TableInfo,
+        ledger: Ledger,
+        losses: Losses = _FAIL,
+    ) -> None:
         self._connection = connection
         self._info = info
         self._ledger = ledger
+        self._losses = losses
         self._api = ProduceLog(info.table_id)
 
     def new_writer_id(self) -> int:
@@ -70,7 +79,9 @@ class Publisher:
     def publish(self, batch: int, manifest: Manifest, *, fresh: bool) -> None:
         """Write what of a batch is not there yet; return when all of it is acknowledged.
 
-        Raises FlussError for a table that was made again, and when it cannot be said what is there.
+        Raises FlussError for a table that was made again, when it cannot be said what is there, and
+        for partitions that were dropped, unless what is lost is to be ignored: then the others get
+        their rows.
 
         Parameters
         ----------
@@ -85,17 +96,18 @@ class Publisher:
                 " written to it: start over with another checkpoint",
                 ErrorCode.TABLE_NOT_EXIST,
             )
-        landed: dict[TableBucket, int] = {} if fresh else self._landed(batch, manifest)
+        gone: frozenset[int] = frozenset() if fresh else self._gone(batch, manifest, frozenset())
+        landed: dict[TableBucket, int] = {} if fresh else self._landed(batch, manifest, gone)
         looks = 0
         while True:
             if sum(landed.values()) == manifest.pieces:
                 # what is staged need not be there any more
                 return
             try:
-                self._send_missing(batch, manifest, landed)
+                self._send_missing(batch, manifest, landed, gone)
                 return
             except _NotInOrderError as error:
-                found = self._landed(batch, manifest)
+                found = self._landed(batch, manifest, gone)
                 looks = looks + 1 if found == landed else 0
                 if looks == _LOOKS:
                     raise FlussError(
@@ -107,12 +119,48 @@ class Publisher:
                 landed = found
                 # what another one sent shows once its replicas have it
                 time.sleep(looks * _PAUSE_S)
+            except FlussError as error:
+                now = gone
+                if error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
+                    now = self._gone(batch, manifest, gone)
+                if now == gone:
+                    raise
+                gone, landed = now, self._landed(batch, manifest, now)
 
-    def _send_missing(self, batch: int, manifest: Manifest, landed: dict[TableBucket, int]) -> None:
+    def landed(self, batch: int, manifest: Manifest) -> int:
+        """Return how many encoded batches of a batch are in the table."""
+        return sum(self._landed(batch, manifest, frozenset()).values())
+
+    def _gone(self, batch: int, manifest: Manifest, known: frozenset[int]) -> frozenset[int]:
+        """Return the ids of the batch's partitions that were dropped; tell those not known."""
+        wanted = {partition for partition, _, _ in manifest.places if partition is not None}
+        if not wanted:
+            return known
+        there = self._connection.get_admin().list_partition_infos(self._info.table_path)
+        gone = frozenset(wanted - {partition.partition_id for partition in there})
+        if gone - known:
+            places = [f"{p}/{b}" for p, b, _ in manifest.places if p in gone]
+            self._losses.found(
+                f"batch {batch} of table {self._info.table_path}: {len(gone)} of the"
+                f" {len(wanted)} partitions that it has rows for were dropped after it was decided,"
+                f" and its rows for them are lost: {listed(places)} (partition id/bucket)",
+                ErrorCode.PARTITION_NOT_EXISTS,
+            )
+        return gone
+
+    def _send_missing(
+        self,
+        batch: int,
+        manifest: Manifest,
+        landed: dict[TableBucket, int],
+        gone: frozenset[int],
+    ) -> None:
         numbers: dict[TableBucket, int] = defaultdict(int)
         for pieces in self._ledger.staged(batch, manifest):
             by_bucket: dict[TableBucket, list[EncodedLogBatch]] = defaultdict(list)
             for piece in pieces:
+                if piece.partition_id in gone:
+                    continue
                 bucket = TableBucket(self._info.table_id, piece.bucket_id, piece.partition_id)
                 sequence = numbers[bucket]
                 numbers[bucket] += 1
@@ -123,9 +171,11 @@ class Publisher:
 
     # ---- what is there
 
-    def _landed(self, batch: int, manifest: Manifest) -> dict[TableBucket, int]:
+    def _landed(
+        self, batch: int, manifest: Manifest, gone: frozenset[int]
+    ) -> dict[TableBucket, int]:
         """Return how many pieces of the batch are in each bucket; they are there in order."""
-        ends = self.ends([(partition, bucket) for partition, bucket, _ in manifest.places])
+        ends = self.ends([(p, bucket) for p, bucket, _ in manifest.places if p not in gone])
         places = {(p, b): start for p, b, start in manifest.places}
         buckets = [TableBucket(self._info.table_id, b, p) for p, b, _ in ends]
         first = self._offsets(buckets, OffsetSpec.earliest()) if buckets else {}

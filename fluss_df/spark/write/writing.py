@@ -46,9 +46,10 @@ _OPERATIONS = {
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: how many rows it wrote, all of them acknowledged."""
+    """What a task tells the driver: how many rows it wrote, all acknowledged, to which table."""
 
     rows: int
+    table_id: int
 
 
 def check_write(options: WriteOptions, schema: StructType) -> Target:
@@ -166,13 +167,20 @@ def require_same_target(target: Target, began_with: int) -> None:
     _require_same_table(target.path, target.existing.table_id, began_with)
 
 
-def require_still_there(options: WriteOptions, began_with: int) -> None:
-    """Raise as :func:`require_same_target`, whatever columns the table has by now."""
+def require_still_there(
+    options: WriteOptions, began_with: int, messages: Iterable[WriterCommitMessage | None]
+) -> None:
+    """Raise as :func:`require_same_target`, whatever columns the table has by now.
+
+    The writer of a stream that commits was made when the tasks were done: they say which table
+    theirs was.
+    """
     connection = options.connection.open()
     info = connection.get_table(
         TablePath.parse(options.table, connection.default_database)
     ).get_table_info()
-    _require_same_table(info.table_path, info.table_id, began_with)
+    for table_id in {began_with, *(m.table_id for m in messages if isinstance(m, Written))}:
+        _require_same_table(info.table_path, info.table_id, table_id)
 
 
 def _require_same_table(path: TablePath, found: int, began_with: int) -> None:
@@ -194,7 +202,8 @@ def write_rows(
     with Writing(target, create_partitions=options.create_partitions, progress=None) as writing:
         for table in gathered(batches):
             writing.write_arrow(prepared(target, table))
-    return Written(sum(bucket.rows for bucket in writing.buckets()))
+    written = sum(bucket.rows for bucket in writing.buckets())
+    return Written(written, target.existing.table_id)
 
 
 class FlussWriter(DataSourceArrowWriter):
@@ -227,7 +236,7 @@ class FlussWriter(DataSourceArrowWriter):
     @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Make sure that the rows, which are acknowledged, went into the table that is there."""
-        require_still_there(self._options, self._table_id)
+        require_still_there(self._options, self._table_id, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: rows that were acknowledged stay."""
@@ -260,7 +269,7 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     @called_by_spark
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Make sure that the rows, which are acknowledged, went into the table that is there."""
-        require_still_there(self._options, self._table_id)
+        require_still_there(self._options, self._table_id, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Do nothing: rows that were acknowledged stay."""
