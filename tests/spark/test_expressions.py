@@ -1,8 +1,10 @@
 """Ibis expressions run by Spark: the rows that Polars finds, and scans of what they need."""
 
+import gc
 from collections.abc import Callable
 
 import ibis
+import ibis.expr.operations as ops
 import ibis.expr.types as ir
 import polars as pl
 import pytest
@@ -55,6 +57,7 @@ def tables(
     return con, con.table(a.table_name), con.table(b.table_name)
 
 
+@pytest.mark.over_connect
 @pytest.mark.parametrize(("build", "scans"), EXPRESSIONS)
 def test_spark_finds_what_polars_finds(
     spark: SparkSession,
@@ -67,8 +70,28 @@ def test_spark_finds_what_polars_finds(
     params = {LEAST: 50}
     expected = expr.to_polars(params=params)
     assert expected.height
-    assert_same(con.to_spark(expr, spark, params=params), expected)
+    before = {table.name for table in spark.catalog.listTables()}
+    # a dataframe that is made of another one needs its views, too
+    made = con.to_spark(expr, spark, params=params).where("true")
+    gc.collect()
+    con.to_spark(expr, spark, params=params)
+    assert_same(made, expected)
+    del made
+    gc.collect()
+    # of Spark Connect they are dropped by the next query
+    con.to_spark(a.limit(1), spark)
+    gc.collect()
+    con.to_spark(b.limit(1), spark)
+    left = {table.name for table in spark.catalog.listTables()} - before
+    assert len(left) == (0 if hasattr(spark, "_jsparkSession") else 1)
+    # to be planned, the query needs its memtables again
+    memtables = list(expr.op().find(ops.InMemoryTable))
+    for memtable in memtables:
+        rows = spark.createDataFrame(memtable.data.to_pyarrow(memtable.schema))
+        rows.createOrReplaceTempView(memtable.name)
     plan = plan_sql(spark, spark_sql(expr, params), con.connection.config.to_dict())
+    for memtable in memtables:
+        spark.catalog.dropTempView(memtable.name)
     found = [(" ".join(s.columns), s.filter and s.filter.replace("`", "")) for s in plan.scans]
     assert sorted(found, key=str) == sorted(scans, key=str)
 

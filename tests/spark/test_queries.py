@@ -1,5 +1,6 @@
 # ruff: noqa: E501
 import datetime as dt
+import gc
 import os
 import zoneinfo
 
@@ -195,6 +196,21 @@ def test_views(spark: SparkSession, database: Database) -> None:
     views = fluss_views(spark, {"my_a": database.names["a"]}, connection=database.address)
     assert list(views) == ["my_a"]
     assert spark.sql("SELECT count(*) FROM my_a WHERE k = 1").collect()[0][0] == 9
+
+
+@pytest.mark.over_connect
+def test_a_view_of_what_sql_returns_stays(spark: SparkSession, database: Database) -> None:
+    """Though the views that ``sql`` made for the query are dropped once its dataframe is gone."""
+    query = "SELECT id FROM {a} WHERE k = 3".format(**database.names)
+    found = sql(spark, query, connection=database.address)
+    found.createOrReplaceTempView("of_query")
+    del found
+    gc.collect()
+    sql(spark, query, connection=database.address)
+    try:
+        assert spark.sql("SELECT count(*) FROM of_query").collect()[0][0] == 9
+    finally:
+        spark.catalog.dropTempView("of_query")
 
 
 def test_what_is_no_query_or_no_table(spark: SparkSession, database: Database) -> None:

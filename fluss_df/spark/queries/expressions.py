@@ -19,6 +19,7 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
 from fluss_df.record.change_tables import LAKE_SUFFIX, split_virtual
 from fluss_df.spark.queries.queries import run_sql
+from fluss_df.spark.queries.temporary import TemporaryViews
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,8 +41,8 @@ def expression_to_spark(
     Parameters
     ----------
     expr
-        The expression. Its tables are those of the cluster, and memtables, which become temporary
-        views.
+        The expression. Its tables are those of the cluster, and memtables, which are temporary
+        views for as long as Spark needs them.
     spark
         The session.
     connection
@@ -50,10 +51,14 @@ def expression_to_spark(
         Values of the expression's parameters.
     """
     query = spark_sql(expr, params)
-    for memtable in expr.op().find(ops.InMemoryTable):
-        rows = spark.createDataFrame(memtable.data.to_pyarrow(memtable.schema))
-        rows.createOrReplaceTempView(memtable.name)
-    return run_sql(spark, query, connection.config.to_dict())
+    memtables = list(expr.op().find(ops.InMemoryTable))
+    with TemporaryViews(spark, [memtable.name for memtable in memtables]) as views:
+        for memtable in memtables:
+            rows = spark.createDataFrame(memtable.data.to_pyarrow(memtable.schema))
+            rows.createOrReplaceTempView(memtable.name)
+        found = run_sql(spark, query, connection.config.to_dict())
+        views.keep_for(found)
+    return found
 
 
 def spark_sql(expr: ir.Expr, params: Mapping[ir.Scalar, Any] | None = None) -> str:

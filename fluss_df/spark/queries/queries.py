@@ -28,10 +28,10 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.spark.plan.options import ReadOptions, plain
 from fluss_df.spark.plan.planning import TableScan
 from fluss_df.spark.plan.sql_filter import SqlConditions, parse_filter
-from fluss_df.spark.queries.analysis import is_classic
 from fluss_df.spark.queries.mentions import Mention, find_mentions, placed
 from fluss_df.spark.queries.proof import Plan
 from fluss_df.spark.queries.stand_ins import StandIns, named_column, null_column
+from fluss_df.spark.queries.temporary import TemporaryViews
 from fluss_df.spark.registration import register
 
 if TYPE_CHECKING:
@@ -127,16 +127,13 @@ def run_sql(spark: SparkSession, query: str, options: Mapping[str, str]) -> Data
 
 def run_plan(spark: SparkSession, plan: SqlPlan, options: Mapping[str, str]) -> DataFrame:
     """Run what :func:`plan_sql` made of a query."""
-    try:
+    with TemporaryViews(spark, [scan.view for scan in plan.scans]) as views:
         for scan in plan.scans:
             rows = _pruned(spark, options, scan, plan.tables[scan.table])
             rows.createOrReplaceTempView(scan.view)
-        return spark.sql(plan.query)
-    finally:
-        if is_classic(spark):
-            # a dataframe of a classic session has its plan, and looks at no name again
-            for scan in plan.scans:
-                spark.catalog.dropTempView(scan.view)
+        found = spark.sql(plan.query)
+        views.keep_for(found)
+    return found
 
 
 def fluss_views(
