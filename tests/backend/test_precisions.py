@@ -6,10 +6,12 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
+import ibis
 import polars as pl
 import pytest
 
 from fluss_df.backend import Backend
+from fluss_df.backend.translation import PolarsType
 from fluss_df.errors import FlussError
 
 DAY = "2024-01-01 00:00:00"
@@ -158,3 +160,26 @@ def test_ibis_compares_times_with_all_of_their_digits(con: Backend) -> None:
     ]
     assert [t.filter(condition).count().execute() for condition in true] == [1] * len(true)
     assert [t.filter(condition).count().execute() for condition in false] == [0] * len(false)
+
+
+@pytest.mark.parametrize("digits", range(10))
+def test_ibis_casts_times_to_as_many_digits_as_they_are_to_have(con: Backend, digits: int) -> None:
+    t = con.table("t")
+    early = t.k9 - ibis.interval(years=100)
+    text = ibis.literal(f"{DAY}.123456")
+    made = t.select(
+        a=t.k9.cast(f"timestamp({digits})"),
+        b=t.z9.cast(f"timestamp('UTC', {digits})"),
+        c=early.cast(f"timestamp({digits})"),
+        d=text.cast(f"timestamp({digits})"),
+    )
+    frame = con.compile(made).collect()
+    (row,) = frame.cast(pl.Datetime("ns")).cast(pl.String).rows()
+    fraction = "999500001"[:digits].ljust(9, "0")
+    assert row[:3] == (
+        f"{DAY}.{fraction}",
+        f"{DAY}.{fraction}",
+        f"1924-01-01 00:00:00.{fraction}",
+    )
+    assert row[3] == f"{DAY}.{'123456'[:digits].ljust(9, '0')}"
+    assert frame.dtypes == [PolarsType.from_ibis(kind) for kind in made.schema().types]

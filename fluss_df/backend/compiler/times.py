@@ -156,6 +156,26 @@ def identical(op: ops.IdenticalTo, **kw: Any) -> pl.Expr:
     return found
 
 
+_cast = translate.dispatch(ops.Cast)
+# of the digits behind the second that Polars has no unit for, the steps between two times
+_STEPS_OF_DIGITS = {0: "1s", 1: "100ms", 2: "10ms", 4: "100us", 5: "10us", 7: "100ns", 8: "10ns"}
+
+
+@rule(ops.Cast)
+def cast(op: ops.Cast, **kw: Any) -> pl.Expr:
+    """Make a value one of another type; a time loses the digits that its type does not have.
+
+    Polars has units of 3, 6 and 9 digits, and cuts off what is less than one of them.
+    """
+    step = _STEPS_OF_DIGITS.get(op.to.scale) if op.to.is_timestamp() else None
+    if step is None or op.arg.dtype == op.to:
+        plain: pl.Expr = _cast(op, **kw)
+        return plain
+    unit = next(digits for digits in (3, 6, 9) if digits > op.to.scale)
+    whole: pl.Expr = _cast(op.copy(to=op.to.copy(scale=unit)), **kw)
+    return whole.cast(PolarsType.from_ibis(op.to)).dt.truncate(step)
+
+
 _bucket = translate.dispatch(ops.TimestampBucket)
 _truncate = translate.dispatch(ops.TimestampTruncate)
 _strftime = translate.dispatch(ops.Strftime)
