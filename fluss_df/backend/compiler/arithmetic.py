@@ -15,6 +15,7 @@ import ibis.expr.operations as ops
 import polars as pl
 
 from fluss_df.backend.compiler.digits import scale_of
+from fluss_df.backend.compiler.literals import beside
 from fluss_df.backend.results import DIGITS
 from fluss_df.backend.translation import PolarsType, rule, translate
 
@@ -243,7 +244,8 @@ def array_mean(op: ops.ArrayMean, **kw: Any) -> pl.Expr:
 @rule(ops.NullIf)
 def null_if(op: ops.NullIf, **kw: Any) -> pl.Expr:
     """Make a null of one value; numbers get the type that both have together."""
-    found: pl.Expr = _null_if(op, **kw)
+    typed = op.copy(null_if_expr=beside(op.null_if_expr, op.arg))
+    found: pl.Expr = _null_if(typed, **kw)
     numbers = op.dtype.is_integer() or op.dtype.is_floating()
     return found.cast(PolarsType.from_ibis(op.dtype)) if numbers else found
 

@@ -10,6 +10,7 @@ import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import polars as pl
 
+from fluss_df.backend.compiler.literals import beside, single
 from fluss_df.backend.translation import UNITS, PolarsType, rule, translate
 
 #: Years of which 64 bits hold the nanoseconds.
@@ -90,6 +91,17 @@ def _common(values: Sequence[ops.Value]) -> tuple[int, str | None]:
     return max(map(_unit, values)), zones.pop() if len(zones) == 1 else "UTC"
 
 
+_simple_case = translate.dispatch(ops.SimpleCase)
+
+
+@rule(ops.SimpleCase)
+def simple_case(op: ops.SimpleCase, **kw: Any) -> pl.Expr:
+    """Choose by a value that others are compared with."""
+    typed = op.copy(cases=tuple(beside(case, op.base) for case in op.cases))
+    found: pl.Expr = _simple_case(typed, **kw)
+    return found
+
+
 for _operation in (
     *(ops.IfElse, ops.SearchedCase, ops.SimpleCase),
     *(ops.Coalesce, ops.Greatest, ops.Least, ops.NullIf),
@@ -140,6 +152,9 @@ def compare(op: ops.Comparison, **kw: Any) -> pl.Expr:
     mirrored = _MIRRORED.get(type(op))
     if mirrored is not None and isinstance(op.left, ops.Literal):
         op = mirrored(op.right, op.left)
+    if type(op) in _COMPARISONS:
+        literal = beside(op.right, op.left)
+        op = op.copy(left=single(op.left, literal), right=literal)
     sides = _aligned((op.left, op.right), kw) if type(op) in _COMPARISONS else None
     if sides is None:
         found: pl.Expr = _compared(op, **kw)
@@ -151,6 +166,7 @@ def compare(op: ops.Comparison, **kw: Any) -> pl.Expr:
 @rule(ops.IdenticalTo)
 def identical(op: ops.IdenticalTo, **kw: Any) -> pl.Expr:
     """Compare two values of which null is one."""
+    op = op.copy(left=beside(op.left, op.right), right=beside(op.right, op.left))
     sides = _aligned((op.left, op.right), kw)
     found: pl.Expr = _identical(op, **kw) if sides is None else sides[0].eq_missing(sides[1])
     return found
@@ -227,6 +243,8 @@ def delta(op: ops.DateDelta, **kw: Any) -> pl.Expr:
 @rule(ops.InValues)
 def in_values(op: ops.InValues, **kw: Any) -> pl.Expr:
     """Say whether a value is one of some."""
+    options = tuple(beside(option, op.value) for option in op.options)
+    op = op.copy(options=options)
     pairs = [_aligned((op.value, option), kw) for option in op.options]
     if not pairs or None in pairs:
         found: pl.Expr = _in_values(op, **kw)
@@ -237,6 +255,8 @@ def in_values(op: ops.InValues, **kw: Any) -> pl.Expr:
 @rule(ops.Between)
 def between(op: ops.Between, **kw: Any) -> pl.Expr:
     """Compare with bounds as values of the argument's type, texts too."""
+    lower, upper = (beside(bound, op.arg) for bound in (op.lower_bound, op.upper_bound))
+    op = op.copy(lower_bound=lower, upper_bound=upper)
     low, high = (_aligned((op.arg, bound), kw) for bound in (op.lower_bound, op.upper_bound))
     if low is not None and high is not None:
         return (low[0] >= low[1]) & (high[0] <= high[1])
