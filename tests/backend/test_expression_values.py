@@ -256,10 +256,6 @@ def test_literals_beside_floats_and_times_are_pushed_down(con: Backend) -> None:
 
 def test_a_text_that_is_no_time_is_told(con: Backend) -> None:
     t = con.table("t")
-    for condition in (
-        t.d.cases(("soon", True)),
-        t.d.isin(["soon"]),
-        t.d.between("soon", "2024-01-01"),
-    ):
+    for condition in (t.d.isin(["soon"]), t.d.notin(["2024-01-01", "soon"])):
         with pytest.raises(FlussError, match="'d' is date, and is compared with the text 'soon'"):
             t.filter(condition).execute()
