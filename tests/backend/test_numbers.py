@@ -247,6 +247,47 @@ def test_ibis_rounds_no_product_of_another_table(products: Any) -> None:
     assert made.filter(made.p == Decimal("5.0625")).k.to_pyarrow().to_pylist() == [1]
 
 
+def test_ibis_unites_what_polars_computes_in_several_types(products: Any) -> None:
+    con = products.get_backend()
+    square, plain = products.select(v=products.d * products.d), products.select(v=products.d)
+    mixed = pl.DataFrame({"i": [1, 2], "f": [0.5, 1.5]}, schema={"i": pl.Int32, "f": pl.Float32})
+    numbers = con.create_table("mixed", mixed, overwrite=True)
+    added, floats = numbers.select(v=numbers.i * numbers.f), numbers.select(v=numbers.f)
+    one = con.create_table(
+        "one", pl.DataFrame({"v": [Decimal("5.0625")]}, schema={"v": pl.Decimal(12, 4)})
+    )
+    lists = [table.select(v=ibis.array([table.v])) for table in (square, plain)]
+    known: list[tuple[Any, list[Any]]] = [
+        (added.union(floats), [0.5, 0.5, 1.5, 3.0]),
+        (added.union(floats, distinct=True), [0.5, 1.5, 3.0]),
+        (added.intersect(floats), [0.5]),
+        (added.difference(floats), [3.0]),
+        (square.intersect(one.select(v=one.v.cast("decimal(10, 2)"))), []),
+        (square.difference(plain), [Decimal("0.0025"), Decimal("5.0625")]),
+    ]
+    for table, rows in known:
+        assert sorted(v for v in table.v.to_pyarrow().to_pylist() if v is not None) == rows
+    of_lists = [v for (v,) in lists[0].union(lists[1]).v.to_pyarrow().to_pylist() if v is not None]
+    assert sorted(of_lists) == [
+        Decimal("0.0025"),
+        Decimal("0.05"),
+        Decimal("2.25"),
+        Decimal("5.0625"),
+    ]
+
+
+def test_ibis_describes_columns_of_floats_and_decimals(t: ir.Table) -> None:
+    described = t.filter(t.k < 3).select("k", "f4", "n", "g").describe().to_pyarrow().to_pylist()
+    means = {row["name"]: row["mean"] for row in described}
+    assert means == {
+        "k": Decimal("1.50"),
+        "f4": Decimal("1.30"),
+        "n": Decimal("-1.25"),
+        "g": None,
+    }
+    assert {row["name"]: row["max"] for row in described}["f4"] == 2.5
+
+
 def test_ibis_sums_decimals_over_frames(t: ir.Table) -> None:
     frame = t.n.sum().over(rows=(-1, 0), order_by="k")
     assert [s for (s,) in values(t.mutate(s=frame).order_by("k").select("s"))] == [
