@@ -219,6 +219,29 @@ def test_same_name_in_two_databases(con: Backend, fresh: Fresh) -> None:
     assert other in con.list_databases(like=other)
 
 
+def test_a_temporary_table_has_rows_of_its_own(con: Backend, fresh: Fresh) -> None:
+    name = fresh()
+    source = con.create_table(name, pl.DataFrame({"a": [1], "b": [10]}))
+    made = con.create_table("rows_of_then", source, temp=True)
+    view = f"view_of_{name}"
+    con.raw_sql(f"CREATE TEMPORARY VIEW {view} AS SELECT * FROM {name}")
+    con.insert(name, pl.DataFrame({"a": [2], "b": [20]}))
+    assert con.to_polars(made).rows() == [(1, 10)]
+    assert sorted(con.to_polars(con.table(view)).rows()) == [(1, 10), (2, 20)]
+    con.drop_view(view)
+    con.drop_table(name)
+    con.insert("rows_of_then", {"b": [30]})
+    con.insert("rows_of_then", pl.LazyFrame({"x": [4], "y": [40]}))
+    assert con.to_polars(con.table("rows_of_then")).rows() == [(1, 10), (None, 30), (4, 40)]
+    with pytest.raises(FlussError, match="column 'c' is none of a, b, so"):
+        con.insert("rows_of_then", {"c": [5], "a": [50]})
+    with pytest.raises(FlussError, match=r"3 columns \(x, y, z\) given for 2"):
+        con.insert("rows_of_then", {"x": [5], "y": [50], "z": [500]})
+    con.insert("rows_of_then", con.table("rows_of_then").filter(ibis._.a == 1), overwrite=True)
+    assert con.to_polars(con.table("rows_of_then")).rows() == [(1, 10)]
+    con.drop_table("rows_of_then")
+
+
 def test_temporary_tables_are_local(con: Backend, name: str) -> None:
     table = con.table(name)
     small = con.create_table("small", table.filter(table.id < 2), temp=True)
@@ -229,7 +252,7 @@ def test_temporary_tables_are_local(con: Backend, name: str) -> None:
     ]
     assert not con.connection.get_admin().table_exists(TablePath("ibis", "small"))
     con.insert(name, pl.DataFrame({"id": [-1], "part": ["a"], "v": [0.0]}))
-    assert small.count().execute() == 3
+    assert small.count().execute() == 2
     con.truncate_table("small")
     assert con.table("small").count().execute() == 0
     con.drop_table("small")

@@ -221,7 +221,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         schema
             Its columns; those of ``obj`` by default.
         temp
-            True for a table in memory, local to this connection.
+            True for a table in memory, local to this connection, with the rows of now.
         overwrite
             Replace a table of that name. A table of the cluster is dropped and made again, which
             its readers notice; its new rows are computed before.
@@ -249,7 +249,9 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             given = (primary_key, partition_by, bucket_by, buckets, properties, comment)
             if any(item is not None for item in given):
                 raise FlussError(f"temporary table {name!r}: only tables of the cluster have keys")
-            self._keep(name, pl.LazyFrame(schema=kinds) if frame is None else frame, overwrite)
+            # rows, and no plan: a table stays what it is when the tables that it was made of change
+            kept = pl.DataFrame(schema=kinds) if frame is None else frame.lazy().collect()
+            self._keep(name, kept, overwrite)
             return self.table(name)
         path = self.path(name, database)
         layout = TableLayout(
