@@ -138,6 +138,8 @@ class Backend(Streaming, Files):
             "connection": self._connection,
             "database": self._database,
             "tables": dict(self._tables),
+            "unnamed": set(self._unnamed),
+            "queries": dict(self._queries),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -145,6 +147,8 @@ class Backend(Streaming, Files):
         self.__init__()  # type: ignore[misc]
         self.do_connect(state["connection"], database=state["database"])
         self._tables.update(state["tables"])
+        self._unnamed.update(state["unnamed"])
+        self._queries.update(state["queries"])
 
     @property
     def connection(self) -> FlussConnection:
@@ -159,6 +163,8 @@ class Backend(Streaming, Files):
     def disconnect(self) -> None:
         """Forget views and temporary tables; connections are shared, and stay open."""
         self._tables.clear()
+        self._unnamed.clear()
+        self._queries.clear()
         self._context = sql_context()
 
     @classmethod

@@ -1,5 +1,6 @@
 """Ibis and SQL on a real cluster: results, and what is fetched for them."""
 
+import gc
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -240,6 +241,32 @@ def test_a_temporary_table_has_rows_of_its_own(con: Backend, fresh: Fresh) -> No
     con.insert("rows_of_then", con.table("rows_of_then").filter(ibis._.a == 1), overwrite=True)
     assert con.to_polars(con.table("rows_of_then")).rows() == [(1, 10)]
     con.drop_table("rows_of_then")
+
+
+def test_names_that_nobody_sees_go_with_their_expressions(con: Backend, fresh: Fresh) -> None:
+    name, view = fresh(), fresh()
+    con.create_table(name, pl.DataFrame({"a": [1, 2]}))
+    query = f"SELECT a FROM {name} WHERE a > 1"
+    con.create_view(view, con.sql(query).filter(ibis._.a > 0))
+    kept = con.sql(query)
+    for _ in range(3):
+        assert con.sql(query).to_polars()["a"].to_list() == [2]
+        assert con.table(name, mode="log").count().execute() == 2
+        assert con.table(view).count().execute() == 1
+        gc.collect()
+        assert (list(con._tables), con._unnamed, list(con._queries)) == (
+            [kept.op().name],
+            {kept.op().name},
+            [kept.op().name],
+        )
+    assert kept.filter(kept.a > 0).to_polars()["a"].to_list() == [2]
+    again = pickle.loads(pickle.dumps(kept))
+    assert again.to_polars()["a"].to_list() == [2]
+    assert name in again.get_backend().list_tables()
+    assert kept.op().name not in again.get_backend().list_tables()
+    con.disconnect()
+    assert not con._tables
+    assert not con._queries
 
 
 def test_temporary_tables_are_local(con: Backend, name: str) -> None:

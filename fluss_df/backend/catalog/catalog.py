@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -174,10 +175,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
                 raise
             raise TableNotFoundError(error.message, error.error_code) from None
         if options:
-            scan = ibis.util.gen_name(f"scan_{path.table_name}")
-            self._tables[scan] = frame
-            self._unnamed.add(scan)
-            return self.table(scan)
+            return self._named(frame, f"scan_{path.table_name}")
         info = self.table_info(path.table_name, path.database_name)
         columns = info.schema.arrow_schema
         if suffix and suffix != LAKE_SUFFIX:
@@ -315,6 +313,23 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         if name in self._tables and not overwrite:
             raise FlussError(f"{name!r} exists in this connection; overwrite=True replaces it")
         self._add_table(name, frame)
+
+    def _named(self, frame: pl.LazyFrame, what: str = "fluss_sql") -> ir.Table:
+        """Return a frame as an expression, by a name that no user sees.
+
+        The name goes with the expression: a connection that is open for long has many.
+        """
+        name = ibis.util.gen_name(what)
+        self._tables[name] = frame
+        self._unnamed.add(name)
+        found = self.table(name)
+        weakref.finalize(found.op(), self._release, name).atexit = False
+        return found
+
+    def _release(self, name: str) -> None:
+        """Forget a name that no user sees; it may have been forgotten, as by ``disconnect``."""
+        self._tables.pop(name, None)
+        self._unnamed.discard(name)
 
     def _forget(self, name: str) -> None:
         del self._tables[name]
