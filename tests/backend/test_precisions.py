@@ -183,3 +183,49 @@ def test_ibis_casts_times_to_as_many_digits_as_they_are_to_have(con: Backend, di
     )
     assert row[3] == f"{DAY}.{'123456'[:digits].ljust(9, '0')}"
     assert frame.dtypes == [PolarsType.from_ibis(kind) for kind in made.schema().types]
+
+
+def test_ibis_cuts_times_off_in_their_zone(con: Backend) -> None:
+    moment = dt.datetime(2024, 7, 1, 23, 30, tzinfo=dt.UTC)
+    con.create_table("zoned", pl.DataFrame({"z": [moment, None]}), overwrite=True)
+    t = con.table("zoned").drop_null()
+    there = t.z.cast("timestamp('Europe/Berlin', 6)")
+    made = t.select(
+        day=there.truncate("D"),
+        hour=there.truncate("h"),
+        month=there.truncate("M"),
+        two=there.bucket(hours=2),
+        date=there.date(),
+        cast=there.cast("date"),
+        time=there.time(),
+        number=there.hour(),
+        utc=t.z.truncate("D"),
+        utc_date=t.z.date(),
+    )
+    assert made.to_pyarrow().to_pylist() == [
+        {
+            "day": dt.datetime(2024, 7, 2),
+            "hour": dt.datetime(2024, 7, 2, 1),
+            "month": dt.datetime(2024, 7, 1),
+            "two": dt.datetime(2024, 7, 2),
+            "date": dt.date(2024, 7, 2),
+            "cast": dt.date(2024, 7, 2),
+            "time": dt.time(1, 30),
+            "number": 1,
+            "utc": dt.datetime(2024, 7, 1),
+            "utc_date": dt.date(2024, 7, 1),
+        }
+    ]
+
+
+def test_ibis_writes_and_reads_fractions_as_python_does(con: Backend) -> None:
+    moment = dt.datetime(2024, 1, 1, 12, 0, 0, 5)
+    con.create_table("fractions", pl.DataFrame({"t": [moment]}), overwrite=True)
+    t = con.table("fractions")
+    for form in ("%f", "%H:%M:%S.%f", "%%f %f", "100%%%f"):
+        assert t.t.strftime(form).to_pyarrow().to_pylist() == [moment.strftime(form)]
+    for text in ("2024-01-01 00:00:00.5", "2024-01-01 00:00:00.000123"):
+        form = "%Y-%m-%d %H:%M:%S.%f"
+        read = ibis.literal(text).as_timestamp(form).name("x")
+        known = dt.datetime.strptime(text, form).replace(tzinfo=dt.UTC)
+        assert con.to_pyarrow(t.select(read)).to_pylist() == [{"x": known}]

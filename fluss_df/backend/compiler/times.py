@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -183,6 +184,8 @@ def cast(op: ops.Cast, **kw: Any) -> pl.Expr:
 
     Polars has units of 3, 6 and 9 digits, and cuts off what is less than one of them.
     """
+    if op.to.is_date() and _has_other_zone(op.arg):
+        return date(ops.Date(op.arg), **kw)
     step = _STEPS_OF_DIGITS.get(op.to.scale) if op.to.is_timestamp() else None
     if step is None or op.arg.dtype == op.to:
         plain: pl.Expr = _cast(op, **kw)
@@ -199,19 +202,75 @@ _strftime = translate.dispatch(ops.Strftime)
 
 @rule(ops.TimestampTruncate, ops.TimestampBucket)
 def truncate(op: ops.TimestampTruncate, **kw: Any) -> pl.Expr:
-    """Cut off what is less than a unit; the result has the type that Ibis says, without a zone."""
+    """Cut off what is less than a unit; the result has the type that Ibis says, without a zone.
+
+    It is what a clock shows in the zone of the time, as ``hour`` is.
+    """
     rule_of = _bucket if isinstance(op, ops.TimestampBucket) else _truncate
     found: pl.Expr = rule_of(op, **kw)
+    if op.arg.dtype.timezone is not None:
+        found = found.dt.replace_time_zone(None)
     return found.cast(PolarsType.from_ibis(op.dtype))
+
+
+def _has_other_zone(value: ops.Value) -> bool:
+    return value.dtype.is_timestamp() and value.dtype.timezone not in (None, "UTC")
+
+
+_date = translate.dispatch(ops.Date)
+_time = translate.dispatch(ops.Time)
+
+
+@rule(ops.Date)
+def date(op: ops.Date, **kw: Any) -> pl.Expr:
+    """Return the day of a time, in its zone, where Polars takes that in UTC."""
+    if _has_other_zone(op.arg):
+        value: pl.Expr = translate(op.arg, **kw)
+        return value.dt.date()
+    plain: pl.Expr = _date(op, **kw)
+    return plain
+
+
+@rule(ops.Time)
+def time(op: ops.Time, **kw: Any) -> pl.Expr:
+    """Return the time of the day, in the zone of a time."""
+    if _has_other_zone(op.arg):
+        value: pl.Expr = translate(op.arg, **kw)
+        return value.dt.time()
+    plain: pl.Expr = _time(op, **kw)
+    return plain
+
+
+# a %f behind no other %, of which two mean one
+_FRACTION = re.compile(r"((?<!%)(?:%%)*)%f")
 
 
 @rule(ops.Strftime)
 def strftime(op: ops.Strftime, **kw: Any) -> pl.Expr:
-    """Write a time; a date is its midnight."""
+    """Write a time; a date is its midnight, and ``%f`` are six digits, as in Python."""
     if op.arg.dtype.is_date():
         op = op.copy(arg=ops.Cast(op.arg, dt.timestamp))
+    if isinstance(op.format_str, ops.Literal) and op.format_str.value is not None:
+        # Polars writes nanoseconds for it
+        form = _FRACTION.sub(r"\g<1>%6f", op.format_str.value)
+        op = op.copy(format_str=ops.Literal(form, dt.string))
     found: pl.Expr = _strftime(op, **kw)
     return found
+
+
+_to_timestamp = translate.dispatch(ops.StringToTimestamp)
+# digits behind a point, which Polars takes for nanoseconds where the point stands before the %
+_PARSED_FRACTION = re.compile(r"((?<!%)(?:%%)*)\.%f")
+
+
+@rule(ops.StringToTimestamp)
+def to_timestamp(op: ops.StringToTimestamp, **kw: Any) -> pl.Expr:
+    """Read a time, and the digits behind a point as Python does: ``.5`` is half a second."""
+    if isinstance(op.format_str, ops.Literal) and op.format_str.value is not None:
+        form = _PARSED_FRACTION.sub(r"\g<1>%.f", op.format_str.value)
+        op = op.copy(format_str=ops.Literal(form, dt.string))
+    found: pl.Expr = _to_timestamp(op, **kw)
+    return found.cast(PolarsType.from_ibis(op.dtype))
 
 
 _MONTHS = {"year": 12, "quarter": 3, "month": 1}
