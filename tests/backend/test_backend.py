@@ -269,6 +269,17 @@ def test_names_that_nobody_sees_go_with_their_expressions(con: Backend, fresh: F
     assert not con._queries
 
 
+def test_a_database_behind_a_catalog_and_a_limit_are_heeded(con: Backend, fresh: Fresh) -> None:
+    name, view = fresh(), fresh()
+    table = con.create_table(name, pl.DataFrame({"a": [1, 2, 3]}))
+    con.create_view(view, table)
+    assert name in con.list_tables(database=("fluss", "ibis"))
+    assert view in con.list_views(database=("fluss", "ibis"))
+    assert con.compile(table, limit=2).collect().height == 2
+    assert con.compile(table, limit="default").collect().height == 3
+    assert con.to_pyarrow_batches(table, limit=1).read_all().num_rows == 1
+
+
 def test_temporary_tables_are_local(con: Backend, name: str) -> None:
     table = con.table(name)
     small = con.create_table("small", table.filter(table.id < 2), temp=True)

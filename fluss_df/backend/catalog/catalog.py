@@ -99,8 +99,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
 
     def path(self, name: str, database: str | None = None) -> TablePath:
         """Return the path that a name means here."""
-        if isinstance(database, tuple):
-            database = database[-1]
+        database = database_name(database)
         if database is not None:
             return TablePath.parse(TablePath(database, name))
         return TablePath.parse(name, self._database)
@@ -119,8 +118,11 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         require_table(path, info.get_custom_properties())
         return info
 
-    def list_tables(self, *, like: str | None = None, database: str | None = None) -> list[str]:
+    def list_tables(
+        self, *, like: str | None = None, database: str | tuple[str, str] | None = None
+    ) -> list[str]:
         """Return names of tables, and of views and temporary tables where no database is given."""
+        database = database_name(database)
         names = set(self._connection.get_admin().list_tables(database or self._database))
         if database is None:
             names |= set(self._tables) - self._unnamed
@@ -368,6 +370,11 @@ def not_renamed(path: TablePath, new_name: str) -> FlussError:
         f" {new_name} AS SELECT * FROM {path.table_name} copies it, and CREATE VIEW {new_name} AS"
         f" SELECT * FROM {path.table_name} gives it a second name"
     )
+
+
+def database_name(database: str | tuple[str, ...] | None) -> str | None:
+    """Return the name of a database, behind that of a catalog where Ibis gives both."""
+    return database[-1] if isinstance(database, tuple) else database
 
 
 def names_of(names: str | Sequence[str] | None) -> list[str] | None:
