@@ -138,6 +138,8 @@ class Backend(Streaming, Files):
             "connection": self._connection,
             "database": self._database,
             "tables": dict(self._tables),
+            "unnamed": set(self._unnamed),
+            "queries": dict(self._queries),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -145,6 +147,8 @@ class Backend(Streaming, Files):
         self.__init__()  # type: ignore[misc]
         self.do_connect(state["connection"], database=state["database"])
         self._tables.update(state["tables"])
+        self._unnamed.update(state["unnamed"])
+        self._queries.update(state["queries"])
 
     @property
     def connection(self) -> FlussConnection:
@@ -159,6 +163,8 @@ class Backend(Streaming, Files):
     def disconnect(self) -> None:
         """Forget views and temporary tables; connections are shared, and stay open."""
         self._tables.clear()
+        self._unnamed.clear()
+        self._queries.clear()
         self._context = sql_context()
 
     @classmethod
@@ -176,17 +182,20 @@ class Backend(Streaming, Files):
         expr: ir.Expr,
         /,
         *,
-        limit: str | None = None,
+        limit: int | str | None = None,
         params: Mapping[ir.Expr, Any] | None = None,
         running: bool = False,
         **_: Any,
     ) -> pl.LazyFrame:
-        """Return an expression as a lazy frame over scans of Fluss.
+        """Return an expression as a lazy frame over scans of Fluss, of ``limit`` rows at most.
 
         With ``running`` it is collected at once: small sides of joins are read for their keys.
         """
         self._run_pre_execute_hooks(expr)
-        return self.translated(expr, SqlScope(self), params, running=running)
+        frame = self.translated(expr, SqlScope(self), params, running=running)
+        if limit == "default":
+            limit = ibis.options.sql.default_limit
+        return frame if limit is None else frame.limit(int(limit))
 
     def translated(
         self,
@@ -287,11 +296,7 @@ class Backend(Streaming, Files):
             Nothing is fetched before its first batch is asked for.
         """
         table = expr.as_table()
-        frame = self.compile(table, params=params, **kwargs)
-        if limit == "default":
-            limit = ibis.options.sql.default_limit
-        if limit is not None:
-            frame = frame.limit(int(limit))
+        frame = self.compile(table, params=params, limit=limit, **kwargs)
         schema = table.schema()
         if any(kind.is_decimal() or kind.is_nested() for kind in schema.types):
             found = frame.collect_schema().dtypes()

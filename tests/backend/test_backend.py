@@ -1,5 +1,6 @@
 """Ibis and SQL on a real cluster: results, and what is fetched for them."""
 
+import gc
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -219,6 +220,66 @@ def test_same_name_in_two_databases(con: Backend, fresh: Fresh) -> None:
     assert other in con.list_databases(like=other)
 
 
+def test_a_temporary_table_has_rows_of_its_own(con: Backend, fresh: Fresh) -> None:
+    name = fresh()
+    source = con.create_table(name, pl.DataFrame({"a": [1], "b": [10]}))
+    made = con.create_table("rows_of_then", source, temp=True)
+    view = f"view_of_{name}"
+    con.raw_sql(f"CREATE TEMPORARY VIEW {view} AS SELECT * FROM {name}")
+    con.insert(name, pl.DataFrame({"a": [2], "b": [20]}))
+    assert con.to_polars(made).rows() == [(1, 10)]
+    assert sorted(con.to_polars(con.table(view)).rows()) == [(1, 10), (2, 20)]
+    con.drop_view(view)
+    con.drop_table(name)
+    con.insert("rows_of_then", {"b": [30]})
+    con.insert("rows_of_then", pl.LazyFrame({"x": [4], "y": [40]}))
+    assert con.to_polars(con.table("rows_of_then")).rows() == [(1, 10), (None, 30), (4, 40)]
+    with pytest.raises(FlussError, match="column 'c' is none of a, b, so"):
+        con.insert("rows_of_then", {"c": [5], "a": [50]})
+    with pytest.raises(FlussError, match=r"3 columns \(x, y, z\) given for 2"):
+        con.insert("rows_of_then", {"x": [5], "y": [50], "z": [500]})
+    con.insert("rows_of_then", con.table("rows_of_then").filter(ibis._.a == 1), overwrite=True)
+    assert con.to_polars(con.table("rows_of_then")).rows() == [(1, 10)]
+    con.drop_table("rows_of_then")
+
+
+def test_names_that_nobody_sees_go_with_their_expressions(con: Backend, fresh: Fresh) -> None:
+    name, view = fresh(), fresh()
+    con.create_table(name, pl.DataFrame({"a": [1, 2]}))
+    query = f"SELECT a FROM {name} WHERE a > 1"
+    con.create_view(view, con.sql(query).filter(ibis._.a > 0))
+    kept = con.sql(query)
+    for _ in range(3):
+        assert con.sql(query).to_polars()["a"].to_list() == [2]
+        assert con.table(name, mode="log").count().execute() == 2
+        assert con.table(view).count().execute() == 1
+        gc.collect()
+        assert (list(con._tables), con._unnamed, list(con._queries)) == (
+            [kept.op().name],
+            {kept.op().name},
+            [kept.op().name],
+        )
+    assert kept.filter(kept.a > 0).to_polars()["a"].to_list() == [2]
+    again = pickle.loads(pickle.dumps(kept))
+    assert again.to_polars()["a"].to_list() == [2]
+    assert name in again.get_backend().list_tables()
+    assert kept.op().name not in again.get_backend().list_tables()
+    con.disconnect()
+    assert not con._tables
+    assert not con._queries
+
+
+def test_a_database_behind_a_catalog_and_a_limit_are_heeded(con: Backend, fresh: Fresh) -> None:
+    name, view = fresh(), fresh()
+    table = con.create_table(name, pl.DataFrame({"a": [1, 2, 3]}))
+    con.create_view(view, table)
+    assert name in con.list_tables(database=("fluss", "ibis"))
+    assert view in con.list_views(database=("fluss", "ibis"))
+    assert con.compile(table, limit=2).collect().height == 2
+    assert con.compile(table, limit="default").collect().height == 3
+    assert con.to_pyarrow_batches(table, limit=1).read_all().num_rows == 1
+
+
 def test_temporary_tables_are_local(con: Backend, name: str) -> None:
     table = con.table(name)
     small = con.create_table("small", table.filter(table.id < 2), temp=True)
@@ -229,7 +290,7 @@ def test_temporary_tables_are_local(con: Backend, name: str) -> None:
     ]
     assert not con.connection.get_admin().table_exists(TablePath("ibis", "small"))
     con.insert(name, pl.DataFrame({"id": [-1], "part": ["a"], "v": [0.0]}))
-    assert small.count().execute() == 3
+    assert small.count().execute() == 2
     con.truncate_table("small")
     assert con.table("small").count().execute() == 0
     con.drop_table("small")

@@ -14,6 +14,8 @@ import polars as pl
 import pytest
 
 from fluss_df.backend import Backend
+from fluss_df.errors import FlussError
+from fluss_df.io.scan import explain
 
 FIRST, LAST = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59)
 T = pl.DataFrame(
@@ -99,6 +101,32 @@ t.d2.delta(t.d, unit="day")
 t.m6.delta(t.m3, unit="hour")
 t.m6.delta(t.m3, unit="quarter")
 t.d.strftime("%H:%M %d")
+t.f4 == 0.1
+t.f4 != 0.1
+t.f4 > 0.1
+ibis.literal(0.1) >= t.f4
+t.f4 < 1e300
+t.f4 == float("nan")
+t.f4.isin([0.1, 5.0])
+t.f4.notin([0.1])
+t.f4.identical_to(0.1)
+t.f4.between(0.1, 0.1)
+t.f4.nullif(0.1)
+t.f4.cases((0.1, 1), else_=0)
+t.f4 + 1 == 1.1
+t.d > "2024-01-07"
+"2024-01-07" >= t.d
+t.d.isin(["2024-01-31", "2024-01-07"])
+t.d.notin(["2024-01-31", dt.date(2024, 1, 7)])
+t.d.identical_to("2024-01-31")
+t.d.between("2024-01-07", "2024-01-31")
+t.d.cases(("2024-01-31", 1), else_=0)
+t.m6 != "2024-01-01 00:00:00.000005"
+t.m3 == "2024-01-01"
+t.m3.isin(["2024-01-01", "0001-01-01 00:00:00"])
+t.z == "2024-01-01"
+t.z <= "2024-01-01 01:00:00+01:00"
+t.m6.time() == "00:00:00"
 ibis.literal('a_b').re_split('_')[0]
 t.s.max().over(ibis.window(order_by=t.k, rows=(-1, 0)))
 t.k.sum().over(ibis.window(order_by=ibis.literal(1), range=(None, 0)))
@@ -208,3 +236,26 @@ def test_a_literal_in_front_of_a_column_is_compared_with_all_rows(con: Backend) 
     query = con.sql("SELECT 'x' = s AS c FROM parts WHERE n + 0 = 1")
     for asked in (expression, query):
         assert asked.to_polars(engine="in-memory")["c"].to_list() == [True, True]
+
+
+def test_literals_beside_floats_and_times_are_pushed_down(con: Backend) -> None:
+    con.create_table("keyed", T.select("f4", "d", "m6", "k"), primary_key="k")
+    t = con.table("keyed")
+    conditions = {
+        "f4 == 0.1": t.f4 == 0.1,
+        "f4 == 0.1 or f4 == 0.5": t.f4.isin([0.1, 0.5]),
+        "d > 2024-01-07": t.d > "2024-01-07",
+        "d == 2024-01-07 or d == 2024-01-08": t.d.isin(["2024-01-07", "2024-01-08"]),
+        "d >= 2024-01-07 and d <= 2024-01-08": t.d.between("2024-01-07", "2024-01-08"),
+        "m6 == 2024-01-01 00:00:00": t.m6 == "2024-01-01",
+    }
+    for shown, condition in conditions.items():
+        plan = explain(con.compile(t.filter(condition))) or ""
+        assert shown in plan.replace("0.10000000149011612", "0.1")
+
+
+def test_a_text_that_is_no_time_is_told(con: Backend) -> None:
+    t = con.table("t")
+    for condition in (t.d.isin(["soon"]), t.d.notin(["2024-01-01", "soon"])):
+        with pytest.raises(FlussError, match="'d' is date, and is compared with the text 'soon'"):
+            t.filter(condition).execute()

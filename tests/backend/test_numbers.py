@@ -16,6 +16,7 @@ import pytest
 from ibis import _
 
 from fluss_df.backend import Backend
+from fluss_df.backend.translation import PolarsType
 
 ROWS = pl.DataFrame(
     {
@@ -95,6 +96,66 @@ def test_ibis_takes_means_of_floats_in_double_precision(t: ir.Table) -> None:
         statistics.stdev(SINGLES),
     )
     assert row == pytest.approx(expected, rel=1e-14)
+
+
+# of values of truths, whole and floating-point numbers, a name each
+TYPED: dict[str, Callable[[Any], Any]] = {
+    "sum of truths": lambda t: (t.k > 2).sum(),
+    "sum of some truths": lambda t: (t.k > 2).sum(where=t.k < 3),
+    "mean of truths": lambda t: (t.k > 2).mean(),
+    "count": lambda t: t.g.count(),
+    "different values": lambda t: t.g.nunique(),
+    "nearly": lambda t: t.g.approx_nunique(),
+    "different rows": lambda t: t.nunique(),
+    "bits": lambda t: t.i1.bit_or(),
+    "median": lambda t: t.f4.median(),
+    "quantile": lambda t: t.f4.quantile(0.3),
+    "correlation": lambda t: t.f4.corr(t.f4),
+    "covariance": lambda t: t.f4.cov(t.f4),
+    "number": lambda t: ibis.row_number().over(order_by=t.k),
+    "rank": lambda t: ibis.rank().over(order_by=t.k),
+    "dense rank": lambda t: ibis.dense_rank().over(order_by=t.k),
+    "part": lambda t: ibis.ntile(2).over(order_by=t.k),
+    "running truths": lambda t: (t.k > 2).sum().over(order_by=t.k),
+    "truths of groups": lambda t: (t.k > 2).sum().over(group_by=t.g),
+    "length": lambda t: t.g.length(),
+    "place": lambda t: t.g.find("b"),
+    "hash": lambda t: t.g.hash(),
+    "of a list": lambda t: ibis.array([t.k, t.k]).length(),
+    "mean of a list": lambda t: ibis.array([t.f4, t.f4]).means(),
+    "day": lambda t: ibis.date(2024, 1, t.k).day(),
+    "day of the week": lambda t: ibis.date(2024, 1, t.k).day_of_week.index(),
+    "days": lambda t: ibis.date(2024, 1, t.k).delta(ibis.date(2024, 1, 2), unit="day"),
+    "quotient": lambda t: t.f4 / 3,
+    "whole quotient": lambda t: t.i4 // 1,
+    "of small ones": lambda t: t.i1 // t.i2,
+    "of floats": lambda t: t.f4 // 2,
+    "unless": lambda t: t.i1.nullif(t.i4),
+    "power": lambda t: t.i4**2,
+    "sign": lambda t: t.i1.sign(),
+}
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_ibis_computes_in_the_type_that_it_says(con: Backend, t: ir.Table, name: str) -> None:
+    value = TYPED[name](t).name("v")
+    said = PolarsType.from_ibis(value.type())
+    frame = con.compile(value)
+    assert frame.collect_schema().dtypes() == frame.collect().dtypes == [said]
+
+
+def test_ibis_subtracts_counts_of_truths(t: ir.Table) -> None:
+    assert values(t.aggregate(d=(t.i4 < 0).sum() - (t.i4 > 0).sum())) == [(-1,)]
+    grouped = t.group_by("g").agg(d=(t.i4 < 0).sum() - (t.i4 > 0).sum()).order_by("g")
+    assert values(grouped) == [("a", -2), ("b", 1)]
+    one, other = (t.aggregate(n=value) for value in ((t.i4 > 0).sum(), t.count()))
+    assert sorted(values(one.union(other))) == [(2,), (4,)]
+
+
+def test_ibis_divides_to_whole_numbers_of_64_bits(t: ir.Table) -> None:
+    assert values(t.aggregate(s=(t.i4 // 1).sum())) == [(MOST - 1,)]
+    made = t.select("k", a=t.i4 // -1, b=t.f4 // 1, c=t.f4 // 0, d=t.i4 // 0).order_by("k")
+    assert values(made)[1:3] == [(2, -MOST, 2, None, None), (3, 2**31, 3, None, None)]
 
 
 def test_ibis_divides_and_rounds_decimals_as_sql_does(t: ir.Table) -> None:
@@ -184,6 +245,47 @@ def test_ibis_rounds_no_product_of_another_table(products: Any) -> None:
     for values in (column.to_polars(), column.to_pyarrow().to_pylist(), column.execute()):
         assert sorted(v for v in values if v is not None) == [Decimal("0.0025"), Decimal("5.0625")]
     assert made.filter(made.p == Decimal("5.0625")).k.to_pyarrow().to_pylist() == [1]
+
+
+def test_ibis_unites_what_polars_computes_in_several_types(products: Any) -> None:
+    con = products.get_backend()
+    square, plain = products.select(v=products.d * products.d), products.select(v=products.d)
+    mixed = pl.DataFrame({"i": [1, 2], "f": [0.5, 1.5]}, schema={"i": pl.Int32, "f": pl.Float32})
+    numbers = con.create_table("mixed", mixed, overwrite=True)
+    added, floats = numbers.select(v=numbers.i * numbers.f), numbers.select(v=numbers.f)
+    one = con.create_table(
+        "one", pl.DataFrame({"v": [Decimal("5.0625")]}, schema={"v": pl.Decimal(12, 4)})
+    )
+    lists = [table.select(v=ibis.array([table.v])) for table in (square, plain)]
+    known: list[tuple[Any, list[Any]]] = [
+        (added.union(floats), [0.5, 0.5, 1.5, 3.0]),
+        (added.union(floats, distinct=True), [0.5, 1.5, 3.0]),
+        (added.intersect(floats), [0.5]),
+        (added.difference(floats), [3.0]),
+        (square.intersect(one.select(v=one.v.cast("decimal(10, 2)"))), []),
+        (square.difference(plain), [Decimal("0.0025"), Decimal("5.0625")]),
+    ]
+    for table, rows in known:
+        assert sorted(v for v in table.v.to_pyarrow().to_pylist() if v is not None) == rows
+    of_lists = [v for (v,) in lists[0].union(lists[1]).v.to_pyarrow().to_pylist() if v is not None]
+    assert sorted(of_lists) == [
+        Decimal("0.0025"),
+        Decimal("0.05"),
+        Decimal("2.25"),
+        Decimal("5.0625"),
+    ]
+
+
+def test_ibis_describes_columns_of_floats_and_decimals(t: ir.Table) -> None:
+    described = t.filter(t.k < 3).select("k", "f4", "n", "g").describe().to_pyarrow().to_pylist()
+    means = {row["name"]: row["mean"] for row in described}
+    assert means == {
+        "k": Decimal("1.50"),
+        "f4": Decimal("1.30"),
+        "n": Decimal("-1.25"),
+        "g": None,
+    }
+    assert {row["name"]: row["max"] for row in described}["f4"] == 2.5
 
 
 def test_ibis_sums_decimals_over_frames(t: ir.Table) -> None:

@@ -6,10 +6,12 @@ import datetime as dt
 from collections.abc import Iterator
 from typing import Any
 
+import ibis
 import polars as pl
 import pytest
 
 from fluss_df.backend import Backend
+from fluss_df.backend.translation import PolarsType
 from fluss_df.errors import FlussError
 
 DAY = "2024-01-01 00:00:00"
@@ -158,3 +160,72 @@ def test_ibis_compares_times_with_all_of_their_digits(con: Backend) -> None:
     ]
     assert [t.filter(condition).count().execute() for condition in true] == [1] * len(true)
     assert [t.filter(condition).count().execute() for condition in false] == [0] * len(false)
+
+
+@pytest.mark.parametrize("digits", range(10))
+def test_ibis_casts_times_to_as_many_digits_as_they_are_to_have(con: Backend, digits: int) -> None:
+    t = con.table("t")
+    early = t.k9 - ibis.interval(years=100)
+    text = ibis.literal(f"{DAY}.123456")
+    made = t.select(
+        a=t.k9.cast(f"timestamp({digits})"),
+        b=t.z9.cast(f"timestamp('UTC', {digits})"),
+        c=early.cast(f"timestamp({digits})"),
+        d=text.cast(f"timestamp({digits})"),
+    )
+    frame = con.compile(made).collect()
+    (row,) = frame.cast(pl.Datetime("ns")).cast(pl.String).rows()
+    fraction = "999500001"[:digits].ljust(9, "0")
+    assert row[:3] == (
+        f"{DAY}.{fraction}",
+        f"{DAY}.{fraction}",
+        f"1924-01-01 00:00:00.{fraction}",
+    )
+    assert row[3] == f"{DAY}.{'123456'[:digits].ljust(9, '0')}"
+    assert frame.dtypes == [PolarsType.from_ibis(kind) for kind in made.schema().types]
+
+
+def test_ibis_cuts_times_off_in_their_zone(con: Backend) -> None:
+    moment = dt.datetime(2024, 7, 1, 23, 30, tzinfo=dt.UTC)
+    con.create_table("zoned", pl.DataFrame({"z": [moment, None]}), overwrite=True)
+    t = con.table("zoned").drop_null()
+    there = t.z.cast("timestamp('Europe/Berlin', 6)")
+    made = t.select(
+        day=there.truncate("D"),
+        hour=there.truncate("h"),
+        month=there.truncate("M"),
+        two=there.bucket(hours=2),
+        date=there.date(),
+        cast=there.cast("date"),
+        time=there.time(),
+        number=there.hour(),
+        utc=t.z.truncate("D"),
+        utc_date=t.z.date(),
+    )
+    assert made.to_pyarrow().to_pylist() == [
+        {
+            "day": dt.datetime(2024, 7, 2),
+            "hour": dt.datetime(2024, 7, 2, 1),
+            "month": dt.datetime(2024, 7, 1),
+            "two": dt.datetime(2024, 7, 2),
+            "date": dt.date(2024, 7, 2),
+            "cast": dt.date(2024, 7, 2),
+            "time": dt.time(1, 30),
+            "number": 1,
+            "utc": dt.datetime(2024, 7, 1),
+            "utc_date": dt.date(2024, 7, 1),
+        }
+    ]
+
+
+def test_ibis_writes_and_reads_fractions_as_python_does(con: Backend) -> None:
+    moment = dt.datetime(2024, 1, 1, 12, 0, 0, 5)
+    con.create_table("fractions", pl.DataFrame({"t": [moment]}), overwrite=True)
+    t = con.table("fractions")
+    for form in ("%f", "%H:%M:%S.%f", "%%f %f", "100%%%f"):
+        assert t.t.strftime(form).to_pyarrow().to_pylist() == [moment.strftime(form)]
+    for text in ("2024-01-01 00:00:00.5", "2024-01-01 00:00:00.000123"):
+        form = "%Y-%m-%d %H:%M:%S.%f"
+        read = ibis.literal(text).as_timestamp(form).name("x")
+        known = dt.datetime.strptime(text, form).replace(tzinfo=dt.UTC)
+        assert con.to_pyarrow(t.select(read)).to_pylist() == [{"x": known}]

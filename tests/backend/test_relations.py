@@ -6,6 +6,7 @@ from typing import Any
 import duckdb
 import polars as pl
 import pytest
+from ibis import _
 
 from fluss_df.backend import Backend
 from fluss_df.errors import FlussError
@@ -57,3 +58,15 @@ def test_a_null_is_not_filled_with_another_number(table: Any) -> None:
     for column, value in (("d", Decimal("1.23")), ("d", 1.25)):
         with pytest.raises(FlussError, match=f"fill_null: column '{column}' .* hold {value}"):
             table.fill_null({column: value}).to_polars()
+
+
+def test_a_number_that_is_none_is_not_filled(con: Backend) -> None:
+    rows = pl.DataFrame({"f": [float("nan"), None, 1.0]})
+    made = con.create_table("numbers", rows, overwrite=True, buckets=1)
+    for filled in (
+        made.fill_null(0.0),
+        made.fill_null({"f": 0.0}),
+        made.select(f=_.f.fill_null(0)),
+    ):
+        found = filled.f.to_polars().to_list()
+        assert [str(value) for value in found] == ["nan", "0.0", "1.0"]

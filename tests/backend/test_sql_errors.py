@@ -305,3 +305,13 @@ def test_times_beyond_nanoseconds(con: Backend) -> None:
                 con.raw_sql(f"INSERT INTO fine VALUES (1, {text})")
     finally:
         con.drop_table("fine")
+
+
+def test_a_difference_in_units_says_what_to_write(con: Backend) -> None:
+    for call in ("DATEDIFF('day', a, b)", "DATEDIFF(b, a)", "TIMESTAMPDIFF(DAY, a, b)"):
+        name = call.partition("(")[0]
+        rows = "(SELECT DATE '2024-01-31' AS a, TIMESTAMP '2024-03-01 12:00:00' AS b) q"
+        with pytest.raises(FlussError, match=rf"there is no {name} here.*line 1, column 8"):
+            con.raw_sql(f"SELECT {call} AS x FROM {rows}")
+        instead = "CAST(CAST(b AS DATE) AS INT) - CAST(CAST(a AS DATE) AS INT)"
+        assert con.raw_sql(f"SELECT {instead} AS x FROM {rows}").item() == 30

@@ -269,3 +269,40 @@ def test_whole_numbers_of_expressions_have_room(con: Backend) -> None:
         (-228, -28),
     ]
     con.drop_table("small")
+
+
+LISTS = pl.DataFrame(
+    {"k": [1, 2, 3, 4], "l": [[1, 2], [], None, [None, 3]], "m": [["a"], [], ["b"], ["c"]]},
+    schema={"k": pl.Int64, "l": pl.List(pl.Int64), "m": pl.List(pl.String)},
+)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT k, UNNEST(l) AS x FROM lists",
+        "SELECT UNNEST(l) + 1 AS x FROM lists WHERE k > 1 OR k = 1",
+        "SELECT k, x FROM lists CROSS JOIN UNNEST(l) AS u(x)",
+        "SELECT t.k, x FROM lists t CROSS JOIN UNNEST(t.l) AS u(x) WHERE x IS NULL OR x > 1",
+        "SELECT a.k, x FROM lists a JOIN lists b ON a.k = b.k CROSS JOIN UNNEST(a.l) AS u(x)",
+        "SELECT x, COUNT(*) AS n FROM (SELECT UNNEST(l) AS x FROM lists) q GROUP BY x",
+        "WITH q AS (SELECT k, l FROM lists) SELECT k, UNNEST(q.l) AS x FROM q",
+        "SELECT UNNEST(m) AS x FROM lists UNION ALL SELECT UNNEST(m) FROM lists",
+        "SELECT k, l, UNNEST(items) AS x FROM (SELECT *, l AS items FROM lists) q",
+    ],
+)
+def test_an_empty_list_is_no_row(con: Backend, query: str) -> None:
+    con.create_table("lists", LISTS, overwrite=True)
+    lists = LISTS.to_arrow()  # noqa: F841
+    known = duckdb.connect().execute(query).fetchall()
+    assert sorted(con.raw_sql(query).rows(), key=repr) == sorted(known, key=repr)
+
+
+def test_a_list_beside_its_values_is_refused(con: Backend) -> None:
+    con.create_table("lists", LISTS, overwrite=True)
+    for listed in ("k, l", "*"):
+        with pytest.raises(FlussError, match=r"'l' stands beside UNNEST\(l\).*line 1, column"):
+            con.raw_sql(f"SELECT {listed}, UNNEST(l) AS x FROM lists")
+    joined = "FROM lists a JOIN lists b ON a.k = b.k CROSS JOIN UNNEST(l) AS u(x)"
+    with pytest.raises(FlussError, match="the table of the list in front of it"):
+        con.raw_sql(f"SELECT a.k, x {joined}")

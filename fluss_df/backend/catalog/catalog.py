@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -98,8 +99,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
 
     def path(self, name: str, database: str | None = None) -> TablePath:
         """Return the path that a name means here."""
-        if isinstance(database, tuple):
-            database = database[-1]
+        database = database_name(database)
         if database is not None:
             return TablePath.parse(TablePath(database, name))
         return TablePath.parse(name, self._database)
@@ -118,8 +118,11 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         require_table(path, info.get_custom_properties())
         return info
 
-    def list_tables(self, *, like: str | None = None, database: str | None = None) -> list[str]:
+    def list_tables(
+        self, *, like: str | None = None, database: str | tuple[str, str] | None = None
+    ) -> list[str]:
         """Return names of tables, and of views and temporary tables where no database is given."""
+        database = database_name(database)
         names = set(self._connection.get_admin().list_tables(database or self._database))
         if database is None:
             names |= set(self._tables) - self._unnamed
@@ -174,10 +177,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
                 raise
             raise TableNotFoundError(error.message, error.error_code) from None
         if options:
-            scan = ibis.util.gen_name(f"scan_{path.table_name}")
-            self._tables[scan] = frame
-            self._unnamed.add(scan)
-            return self.table(scan)
+            return self._named(frame, f"scan_{path.table_name}")
         info = self.table_info(path.table_name, path.database_name)
         columns = info.schema.arrow_schema
         if suffix and suffix != LAKE_SUFFIX:
@@ -221,7 +221,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         schema
             Its columns; those of ``obj`` by default.
         temp
-            True for a table in memory, local to this connection.
+            True for a table in memory, local to this connection, with the rows of now.
         overwrite
             Replace a table of that name. A table of the cluster is dropped and made again, which
             its readers notice; its new rows are computed before.
@@ -249,7 +249,9 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             given = (primary_key, partition_by, bucket_by, buckets, properties, comment)
             if any(item is not None for item in given):
                 raise FlussError(f"temporary table {name!r}: only tables of the cluster have keys")
-            self._keep(name, pl.LazyFrame(schema=kinds) if frame is None else frame, overwrite)
+            # rows, and no plan: a table stays what it is when the tables that it was made of change
+            kept = pl.DataFrame(schema=kinds) if frame is None else frame.lazy().collect()
+            self._keep(name, kept, overwrite)
             return self.table(name)
         path = self.path(name, database)
         layout = TableLayout(
@@ -314,6 +316,23 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             raise FlussError(f"{name!r} exists in this connection; overwrite=True replaces it")
         self._add_table(name, frame)
 
+    def _named(self, frame: pl.LazyFrame, what: str = "fluss_sql") -> ir.Table:
+        """Return a frame as an expression, by a name that no user sees.
+
+        The name goes with the expression: a connection that is open for long has many.
+        """
+        name = ibis.util.gen_name(what)
+        self._tables[name] = frame
+        self._unnamed.add(name)
+        found = self.table(name)
+        weakref.finalize(found.op(), self._release, name).atexit = False
+        return found
+
+    def _release(self, name: str) -> None:
+        """Forget a name that no user sees; it may have been forgotten, as by ``disconnect``."""
+        self._tables.pop(name, None)
+        self._unnamed.discard(name)
+
     def _forget(self, name: str) -> None:
         del self._tables[name]
         if name in self._context.tables():
@@ -351,6 +370,11 @@ def not_renamed(path: TablePath, new_name: str) -> FlussError:
         f" {new_name} AS SELECT * FROM {path.table_name} copies it, and CREATE VIEW {new_name} AS"
         f" SELECT * FROM {path.table_name} gives it a second name"
     )
+
+
+def database_name(database: str | tuple[str, ...] | None) -> str | None:
+    """Return the name of a database, behind that of a catalog where Ibis gives both."""
+    return database[-1] if isinstance(database, tuple) else database
 
 
 def names_of(names: str | Sequence[str] | None) -> list[str] | None:

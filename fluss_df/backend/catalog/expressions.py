@@ -87,14 +87,14 @@ def _node(node: ops.Node, numbers: Mapping[ops.Node, int], query_of: QueryOf) ->
         if database is None:
             raise FlussError(
                 f"'{node.name}' is local to this connection, so a view cannot speak of it: create a"
-                " table of it, or name the expression by create_table(..., temp=True)"
+                " table of it, or keep the rows here by create_table(..., temp=True)"
             )
         return ["table", node.name, database]
     if isinstance(node, _REFUSED) or getattr(ops, name, None) is not type(node):
         what = "rows in memory" if isinstance(node, ops.InMemoryTable) else name
         raise FlussError(
             f"a view cannot be kept of an expression with {what}: create a table of it, make the"
-            " view by SQL, or name the expression by create_table(..., temp=True)"
+            " view by SQL, or keep its rows here by create_table(..., temp=True)"
         )
     return [
         name,

@@ -77,10 +77,12 @@ class Rows(Catalog):
     ) -> None:
         there = self._tables[name]
         kinds = there.collect_schema()
-        rows = rows.lazy()
-        if set(rows.collect_schema().names()) != set(kinds):
-            rows = by_position(rows, list(kinds), name).lazy()
-        made = rows.select(exact(n).cast(t) for n, t in kinds.items())
+        rows = rows.lazy().collect()
+        if not set(rows.columns) <= set(kinds):
+            require_places(rows.columns, list(kinds), name)
+            rows = by_position(rows, list(kinds), name).lazy().collect()
+        missing = (pl.lit(None, kinds[n]).alias(n) for n in kinds if n not in rows.columns)
+        made = rows.with_columns(missing).select(exact(n).cast(t) for n, t in kinds.items()).lazy()
         self._add_table(name, made if overwrite else pl.concat([there, made]))
 
     def upsert(

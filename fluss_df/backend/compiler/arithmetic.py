@@ -15,6 +15,7 @@ import ibis.expr.operations as ops
 import polars as pl
 
 from fluss_df.backend.compiler.digits import scale_of
+from fluss_df.backend.compiler.literals import beside
 from fluss_df.backend.results import DIGITS
 from fluss_df.backend.translation import PolarsType, rule, translate
 
@@ -22,6 +23,10 @@ _binary = translate.dispatch(ops.Add)
 _floor_divide = translate.dispatch(ops.FloorDivide)
 _sum = translate.dispatch(ops.Sum)
 _mean = translate.dispatch(ops.Mean)
+_median = translate.dispatch(ops.Median)
+_quantile = translate.dispatch(ops.Quantile)
+_array_mean = translate.dispatch(ops.ArrayMean)
+_null_if = translate.dispatch(ops.NullIf)
 _spread = translate.dispatch(ops.Variance)
 _round = translate.dispatch(ops.Round)
 
@@ -55,9 +60,9 @@ def multiply(op: ops.Multiply, **kw: Any) -> pl.Expr:
 
 @rule(ops.Divide)
 def divide(op: ops.Divide, **kw: Any) -> pl.Expr:
-    """Divide as floating-point numbers, decimals too."""
+    """Divide as floating-point numbers of the type that Ibis says, decimals too."""
     left, right = (
-        ops.Cast(side, op.dtype) if side.dtype.is_decimal() else side
+        side if side.dtype.is_integer() or side.dtype == op.dtype else ops.Cast(side, op.dtype)
         for side in (op.left, op.right)
     )
     found: pl.Expr = translate(left, **kw) / translate(right, **kw)
@@ -67,10 +72,15 @@ def divide(op: ops.Divide, **kw: Any) -> pl.Expr:
 # a Divide to Ibis, with a rule of its own
 @rule(ops.FloorDivide)
 def floor_divide(op: ops.FloorDivide, **kw: Any) -> pl.Expr:
-    """Divide, and round down; of decimals Polars leaves a decimal."""
-    found: pl.Expr = _floor_divide(op, **kw)
-    decimals = op.left.dtype.is_decimal() or op.right.dtype.is_decimal()
-    return found.cast(PolarsType.from_ibis(op.dtype)) if decimals else found
+    """Divide, and round down to a whole number; Polars leaves one of the operands' type.
+
+    A division by zero is null, of floating-point numbers too: no whole number is infinite.
+    """
+    wide = op.copy(left=_integers_as(op.left, op.dtype), right=_integers_as(op.right, op.dtype))
+    found: pl.Expr = _floor_divide(wide, **kw)
+    if op.left.dtype.is_floating() or op.right.dtype.is_floating():
+        found = pl.when(found.is_finite()).then(found)
+    return found.cast(PolarsType.from_ibis(op.dtype))
 
 
 @rule(ops.Modulus)
@@ -126,7 +136,7 @@ def _pairs(op: ops.Correlation, kw: dict[str, Any]) -> tuple[pl.Expr, pl.Expr]:
     """Return two columns of numbers, null in the rows that do not count."""
     sides = []
     for side in (op.left, op.right):
-        value = ops.Cast(side, dt.float64) if not side.dtype.is_floating() else side
+        value = ops.Cast(side, dt.float64) if side.dtype != dt.float64 else side
         sides.append(translate(value, **kw))
     counted = sides[0].is_not_null() & sides[1].is_not_null()
     if op.where is not None:
@@ -153,7 +163,7 @@ def covariance(op: ops.Covariance, **kw: Any) -> pl.Expr:
 def power(op: ops.Power, **kw: Any) -> pl.Expr:
     """Raise to a power; of whole numbers as floating-point numbers."""
     base: pl.Expr = translate(op.left, **kw)
-    if op.dtype.is_floating() or op.left.dtype.is_decimal():
+    if op.dtype.is_floating() or op.dtype.is_decimal():
         base = base.cast(pl.Float64 if op.dtype.is_decimal() else PolarsType.from_ibis(op.dtype))
     return base.pow(translate(op.right, **kw))
 
@@ -196,9 +206,9 @@ def _wide(op: ops.Reduction) -> ops.Reduction:
 
 @rule(ops.Sum)
 def total(op: ops.Sum, **kw: Any) -> pl.Expr:
-    """Sum up."""
+    """Sum up; of truths Polars makes a UInt32, of which a difference is never negative."""
     found: pl.Expr = _sum(_wide(op), **kw)
-    return found
+    return found.cast(PolarsType.from_ibis(op.dtype)) if op.arg.dtype.is_boolean() else found
 
 
 @rule(ops.Mean)
@@ -206,6 +216,38 @@ def mean(op: ops.Mean, **kw: Any) -> pl.Expr:
     """Take the mean; that of decimals is rounded to the digits that Ibis says, as it has no end."""
     found: pl.Expr = _mean(_wide(op), **kw)
     return found
+
+
+@rule(ops.Median, ops.ApproxMedian)
+def median(op: ops.Median, **kw: Any) -> pl.Expr:
+    """Take the value in the middle."""
+    found: pl.Expr = _median(_wide(op), **kw)
+    return found
+
+
+@rule(ops.Quantile, ops.ApproxQuantile)
+def quantile(op: ops.Quantile, **kw: Any) -> pl.Expr:
+    """Take the value below which a share of the values lies."""
+    found: pl.Expr = _quantile(_wide(op), **kw)
+    return found
+
+
+@rule(ops.ArrayMean)
+def array_mean(op: ops.ArrayMean, **kw: Any) -> pl.Expr:
+    """Take the means of lists."""
+    if op.arg.dtype.value_type.is_floating():
+        op = op.copy(arg=ops.Cast(op.arg, dt.Array(op.dtype)))
+    found: pl.Expr = _array_mean(op, **kw)
+    return found
+
+
+@rule(ops.NullIf)
+def null_if(op: ops.NullIf, **kw: Any) -> pl.Expr:
+    """Make a null of one value; numbers get the type that both have together."""
+    typed = op.copy(null_if_expr=beside(op.null_if_expr, op.arg))
+    found: pl.Expr = _null_if(typed, **kw)
+    numbers = op.dtype.is_integer() or op.dtype.is_floating()
+    return found.cast(PolarsType.from_ibis(op.dtype)) if numbers else found
 
 
 @rule(ops.Variance, ops.StandardDev)

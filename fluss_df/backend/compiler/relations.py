@@ -135,7 +135,7 @@ def without_nulls(frame: pl.LazyFrame, op: ops.DropNull) -> pl.LazyFrame:
 
 @rule(ops.FillNull)
 def fill_null(op: ops.FillNull, **kw: Any) -> pl.LazyFrame:
-    """Put values in the place of nulls, and of NaN; each column keeps its type."""
+    """Put values in the place of nulls, not of NaN, which is a number; columns keep their types."""
     return filled_in(translate(op.parent, **kw), op, kw)
 
 
@@ -150,10 +150,7 @@ def filled_in(frame: pl.LazyFrame, op: ops.FillNull, kw: dict[str, Any]) -> pl.L
         fill = translate(value, **kw) if isinstance(value, ops.Node) else pl.lit(value)
         fill = fill.cast(computed_type(ops.Field(op.parent, name)))
         _require_exact(name, kind, value, fill)
-        column = exact(name)
-        if isinstance(kind, dt.Floating):
-            column = column.fill_nan(fill)
-        filled.append(column.fill_null(fill))
+        filled.append(exact(name).fill_null(fill))
     return frame.with_columns(filled)
 
 

@@ -16,8 +16,9 @@ from ibis.util import gen_name
 
 from fluss_df.backend.compiler.patterns import like_parts, regex_of
 from fluss_df.backend.key_lookups import JoinSide, common_type, joined_sides, keyed_leaf
+from fluss_df.backend.results import DIGITS
 from fluss_df.backend.translation import PolarsType, rule, translate
-from fluss_df.io.base.names import all_exact
+from fluss_df.io.base.names import all_exact, exact
 
 _MONTHS = {"Y": 12, "Q": 3, "M": 1}
 
@@ -286,11 +287,50 @@ def array_flatten(op: ops.ArrayFlatten, **kw: Any) -> pl.Expr:
     return pl.when(value.is_not_null()).then(flat)
 
 
+def _sides(op: ops.Set, kw: dict[str, Any]) -> list[pl.LazyFrame]:
+    """Return the frames of a set operation, whose columns have one type each.
+
+    To Ibis they do; what Polars computes may be another one, as a mean of decimals is.
+    """
+    frames = [translate(side, **kw).select(all_exact(op.schema)) for side in (op.left, op.right)]
+    schemas = [frame.collect_schema() for frame in frames]
+    common = {
+        name: _common_kind(schemas[0][name], schemas[1][name], PolarsType.from_ibis(kind))
+        for name, kind in op.schema.items()
+        if schemas[0][name] != schemas[1][name]
+    }
+    return [
+        frame.with_columns(exact(n).cast(k) for n, k in common.items() if schema[n] != k)
+        for frame, schema in zip(frames, schemas, strict=True)
+    ]
+
+
+def _common_kind(one: pl.DataType, other: pl.DataType, said: pl.DataType) -> pl.DataType:
+    """Return the type of a column of which Ibis says one, and Polars has two."""
+    if one == other:
+        return one
+    match one, other, said:
+        case pl.List(), pl.List(), pl.List():
+            inner = (kind.inner for kind in (one, other, said))
+            return pl.List(_common_kind(*inner))  # type: ignore[arg-type]
+        case pl.Struct(), pl.Struct(), pl.Struct():
+            fields = zip(one.fields, other.fields, said.fields, strict=True)
+            return pl.Struct(
+                {f[2].name: _common_kind(*(field.dtype for field in f)) for f in fields}  # type: ignore[arg-type]
+            )
+    if isinstance(one, pl.Decimal) and isinstance(other, pl.Decimal):
+        return pl.Decimal(DIGITS, max(one.scale, other.scale, getattr(said, "scale", 0)))
+    if isinstance(one, pl.Datetime) and isinstance(other, pl.Datetime):
+        return said
+    if one.is_numeric() and other.is_numeric():
+        # no digit is lost; the result becomes what Ibis says
+        return common_type(one, other) or (pl.Int64() if one.is_integer() else said)
+    return said
+
+
 def _set_operation(op: ops.Set, kw: dict[str, Any], how: str) -> pl.LazyFrame:
-    left: pl.LazyFrame = translate(op.left, **kw)
-    right: pl.LazyFrame = translate(op.right, **kw)
+    left, right = _sides(op, kw)
     names = list(op.schema)
-    right = right.select(all_exact(names))
     if op.distinct:
         left, right = left.unique(maintain_order=True), right.unique()
         return left.join(right, on=all_exact(names), how=how, nulls_equal=True)  # type: ignore[arg-type]
@@ -302,6 +342,13 @@ def _set_operation(op: ops.Set, kw: dict[str, Any], how: str) -> pl.LazyFrame:
     )
     both = left.join(right, on=all_exact([*names, number]), how=how, nulls_equal=True)  # type: ignore[arg-type]
     return both.drop(number)
+
+
+@rule(ops.Union)
+def union(op: ops.Union, **kw: Any) -> pl.LazyFrame:
+    """Rows of both sides."""
+    both = pl.concat(_sides(op, kw))
+    return both.unique() if op.distinct else both
 
 
 @rule(ops.Intersection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import polars as pl
 
+from fluss_df.backend.compiler.literals import beside, single
 from fluss_df.backend.translation import UNITS, PolarsType, rule, translate
 
 #: Years of which 64 bits hold the nanoseconds.
@@ -90,6 +92,17 @@ def _common(values: Sequence[ops.Value]) -> tuple[int, str | None]:
     return max(map(_unit, values)), zones.pop() if len(zones) == 1 else "UTC"
 
 
+_simple_case = translate.dispatch(ops.SimpleCase)
+
+
+@rule(ops.SimpleCase)
+def simple_case(op: ops.SimpleCase, **kw: Any) -> pl.Expr:
+    """Choose by a value that others are compared with."""
+    typed = op.copy(cases=tuple(beside(case, op.base) for case in op.cases))
+    found: pl.Expr = _simple_case(typed, **kw)
+    return found
+
+
 for _operation in (
     *(ops.IfElse, ops.SearchedCase, ops.SimpleCase),
     *(ops.Coalesce, ops.Greatest, ops.Least, ops.NullIf),
@@ -140,6 +153,9 @@ def compare(op: ops.Comparison, **kw: Any) -> pl.Expr:
     mirrored = _MIRRORED.get(type(op))
     if mirrored is not None and isinstance(op.left, ops.Literal):
         op = mirrored(op.right, op.left)
+    if type(op) in _COMPARISONS:
+        literal = beside(op.right, op.left)
+        op = op.copy(left=single(op.left, literal), right=literal)
     sides = _aligned((op.left, op.right), kw) if type(op) in _COMPARISONS else None
     if sides is None:
         found: pl.Expr = _compared(op, **kw)
@@ -151,9 +167,32 @@ def compare(op: ops.Comparison, **kw: Any) -> pl.Expr:
 @rule(ops.IdenticalTo)
 def identical(op: ops.IdenticalTo, **kw: Any) -> pl.Expr:
     """Compare two values of which null is one."""
+    op = op.copy(left=beside(op.left, op.right), right=beside(op.right, op.left))
     sides = _aligned((op.left, op.right), kw)
     found: pl.Expr = _identical(op, **kw) if sides is None else sides[0].eq_missing(sides[1])
     return found
+
+
+_cast = translate.dispatch(ops.Cast)
+# of the digits behind the second that Polars has no unit for, the steps between two times
+_STEPS_OF_DIGITS = {0: "1s", 1: "100ms", 2: "10ms", 4: "100us", 5: "10us", 7: "100ns", 8: "10ns"}
+
+
+@rule(ops.Cast)
+def cast(op: ops.Cast, **kw: Any) -> pl.Expr:
+    """Make a value one of another type; a time loses the digits that its type does not have.
+
+    Polars has units of 3, 6 and 9 digits, and cuts off what is less than one of them.
+    """
+    if op.to.is_date() and _has_other_zone(op.arg):
+        return date(ops.Date(op.arg), **kw)
+    step = _STEPS_OF_DIGITS.get(op.to.scale) if op.to.is_timestamp() else None
+    if step is None or op.arg.dtype == op.to:
+        plain: pl.Expr = _cast(op, **kw)
+        return plain
+    unit = next(digits for digits in (3, 6, 9) if digits > op.to.scale)
+    whole: pl.Expr = _cast(op.copy(to=op.to.copy(scale=unit)), **kw)
+    return whole.cast(PolarsType.from_ibis(op.to)).dt.truncate(step)
 
 
 _bucket = translate.dispatch(ops.TimestampBucket)
@@ -163,19 +202,75 @@ _strftime = translate.dispatch(ops.Strftime)
 
 @rule(ops.TimestampTruncate, ops.TimestampBucket)
 def truncate(op: ops.TimestampTruncate, **kw: Any) -> pl.Expr:
-    """Cut off what is less than a unit; the result has the type that Ibis says, without a zone."""
+    """Cut off what is less than a unit; the result has the type that Ibis says, without a zone.
+
+    It is what a clock shows in the zone of the time, as ``hour`` is.
+    """
     rule_of = _bucket if isinstance(op, ops.TimestampBucket) else _truncate
     found: pl.Expr = rule_of(op, **kw)
+    if op.arg.dtype.timezone is not None:
+        found = found.dt.replace_time_zone(None)
     return found.cast(PolarsType.from_ibis(op.dtype))
+
+
+def _has_other_zone(value: ops.Value) -> bool:
+    return value.dtype.is_timestamp() and value.dtype.timezone not in (None, "UTC")
+
+
+_date = translate.dispatch(ops.Date)
+_time = translate.dispatch(ops.Time)
+
+
+@rule(ops.Date)
+def date(op: ops.Date, **kw: Any) -> pl.Expr:
+    """Return the day of a time, in its zone, where Polars takes that in UTC."""
+    if _has_other_zone(op.arg):
+        value: pl.Expr = translate(op.arg, **kw)
+        return value.dt.date()
+    plain: pl.Expr = _date(op, **kw)
+    return plain
+
+
+@rule(ops.Time)
+def time(op: ops.Time, **kw: Any) -> pl.Expr:
+    """Return the time of the day, in the zone of a time."""
+    if _has_other_zone(op.arg):
+        value: pl.Expr = translate(op.arg, **kw)
+        return value.dt.time()
+    plain: pl.Expr = _time(op, **kw)
+    return plain
+
+
+# a %f behind no other %, of which two mean one
+_FRACTION = re.compile(r"((?<!%)(?:%%)*)%f")
 
 
 @rule(ops.Strftime)
 def strftime(op: ops.Strftime, **kw: Any) -> pl.Expr:
-    """Write a time; a date is its midnight."""
+    """Write a time; a date is its midnight, and ``%f`` are six digits, as in Python."""
     if op.arg.dtype.is_date():
         op = op.copy(arg=ops.Cast(op.arg, dt.timestamp))
+    if isinstance(op.format_str, ops.Literal) and op.format_str.value is not None:
+        # Polars writes nanoseconds for it
+        form = _FRACTION.sub(r"\g<1>%6f", op.format_str.value)
+        op = op.copy(format_str=ops.Literal(form, dt.string))
     found: pl.Expr = _strftime(op, **kw)
     return found
+
+
+_to_timestamp = translate.dispatch(ops.StringToTimestamp)
+# digits behind a point, which Polars takes for nanoseconds where the point stands before the %
+_PARSED_FRACTION = re.compile(r"((?<!%)(?:%%)*)\.%f")
+
+
+@rule(ops.StringToTimestamp)
+def to_timestamp(op: ops.StringToTimestamp, **kw: Any) -> pl.Expr:
+    """Read a time, and the digits behind a point as Python does: ``.5`` is half a second."""
+    if isinstance(op.format_str, ops.Literal) and op.format_str.value is not None:
+        form = _PARSED_FRACTION.sub(r"\g<1>%.f", op.format_str.value)
+        op = op.copy(format_str=ops.Literal(form, dt.string))
+    found: pl.Expr = _to_timestamp(op, **kw)
+    return found.cast(PolarsType.from_ibis(op.dtype))
 
 
 _MONTHS = {"year": 12, "quarter": 3, "month": 1}
@@ -207,6 +302,8 @@ def delta(op: ops.DateDelta, **kw: Any) -> pl.Expr:
 @rule(ops.InValues)
 def in_values(op: ops.InValues, **kw: Any) -> pl.Expr:
     """Say whether a value is one of some."""
+    options = tuple(beside(option, op.value) for option in op.options)
+    op = op.copy(options=options)
     pairs = [_aligned((op.value, option), kw) for option in op.options]
     if not pairs or None in pairs:
         found: pl.Expr = _in_values(op, **kw)
@@ -217,6 +314,8 @@ def in_values(op: ops.InValues, **kw: Any) -> pl.Expr:
 @rule(ops.Between)
 def between(op: ops.Between, **kw: Any) -> pl.Expr:
     """Compare with bounds as values of the argument's type, texts too."""
+    lower, upper = (beside(bound, op.arg) for bound in (op.lower_bound, op.upper_bound))
+    op = op.copy(lower_bound=lower, upper_bound=upper)
     low, high = (_aligned((op.arg, bound), kw) for bound in (op.lower_bound, op.upper_bound))
     if low is not None and high is not None:
         return (low[0] >= low[1]) & (high[0] <= high[1])

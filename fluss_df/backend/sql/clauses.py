@@ -43,7 +43,7 @@ def from_of(select: exp.Select) -> exp.Expr | None:
 
 
 def refuse_what_polars_ignores(tree: exp.Expr) -> None:
-    """Raise for clauses without which a query means something else.
+    """Raise for clauses without which a query means something else, and for what would be renamed.
 
     Raises FlussError with the clause, where it stands, and what to write instead where there is a
     way.
@@ -55,6 +55,14 @@ def refuse_what_polars_ignores(tree: exp.Expr) -> None:
                     f"SQL cannot be run: there is no {name.upper()} here, in:"
                     f" {select.sql(Fluss, comments=False)[:80]}"
                 )
+    for apart in tree.find_all(exp.DateDiff, exp.TimestampDiff, exp.DatetimeDiff):
+        # written for PostgreSQL it would be other functions, which Polars does not know
+        name = "TIMESTAMPDIFF" if isinstance(apart, exp.TimestampDiff) else "DATEDIFF"
+        raise FlussError(
+            f"SQL cannot be run: there is no {name} here: b - a is the interval between two times,"
+            " and CAST(CAST(b AS DATE) AS INT) - CAST(CAST(a AS DATE) AS INT) the days between"
+            f" their dates{spot(apart)}"
+        )
     for join in tree.find_all(exp.Join):
         merges = join.args.get("using") or join.method.upper() == "NATURAL"
         if merges and join.side.upper() in ("RIGHT", "FULL"):

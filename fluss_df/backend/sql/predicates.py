@@ -25,6 +25,7 @@ written                   handed to Polars
 ``AVG(f)``                ``AVG(CAST(f AS DOUBLE))``, where f is FLOAT
 ``POWER(i, 2)``           ``POWER(CAST(i AS DOUBLE), 2)``
 ``d + INTERVAL '1 hour'`` ``CAST(d AS TIMESTAMP) + ...``, where d is a date
+``SELECT UNNEST(l)``      ``... WHERE ARRAY_LENGTH(l) > 0``
 ========================= ==============================================
 """
 
@@ -41,6 +42,7 @@ from sqlglot import exp
 
 from fluss_df.backend.compiler.patterns import like_parts, regex_of
 from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.backend.sql.operands.lists import drop_empty_lists
 from fluss_df.backend.sql.operands.numbers import make_room
 from fluss_df.backend.sql.operands.times import align_times
 from fluss_df.backend.sql.operands.types import type_of
@@ -89,7 +91,8 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
     """Rewrite a query in place, before it is written for Polars.
 
     Raises FlussError for a pattern that ends in its escape character, an escape of several
-    characters, a difference of times that is compared with a number, and a DECIMAL with a text.
+    characters, a difference of times that is compared with a number, a DECIMAL with a text, and a
+    list beside its UNNEST.
     """
     for node in _from_within(tree, exp.Escape):
         node.replace(_escaped(node))
@@ -130,6 +133,7 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
         for values in _operands(node)
     ]
     align_times(tree, groups, frames)
+    drop_empty_lists(tree)
 
 
 def _group(tree: exp.Expr) -> None:

@@ -60,17 +60,14 @@ class Statements(Merging):
         kinds = PolarsSchema.from_ibis(ibis.schema(schema))
         return self._named(frame.select(exact(n).cast(t) for n, t in kinds.items()))
 
-    def _named(self, frame: pl.LazyFrame) -> ir.Table:
-        """Return a frame as an expression, by a name that no user sees."""
-        name = ibis.util.gen_name("fluss_sql")
-        self._keep(name, frame, overwrite=False)
-        self._unnamed.add(name)
-        return self.table(name)
-
     def _named_query(self, frame: pl.LazyFrame, text: str, database: str) -> ir.Table:
         found = self._named(frame)
         self._queries[found.op().name] = text, database
         return found
+
+    def _release(self, name: str) -> None:
+        super()._release(name)
+        self._queries.pop(name, None)
 
     def _get_sql_string_view_schema(self, *, name: str, table: ir.Table, query: str) -> sch.Schema:
         scope = SqlScope(self)

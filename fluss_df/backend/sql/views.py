@@ -18,6 +18,7 @@ import ibis.expr.types as ir
 import polars as pl
 from sqlglot import exp
 
+from fluss_df.backend.catalog.catalog import database_name
 from fluss_df.backend.catalog.expressions import expression_of_data, expression_to_data
 from fluss_df.backend.catalog.rows import Rows
 from fluss_df.backend.sql.queries import SqlScope, count_hints, parse, require_no_files
@@ -374,7 +375,7 @@ class Views(Rows):
     def list_views(self, *, like: str | None = None, database: str | None = None) -> list[str]:
         """Return the names of the views of a database; ``like`` is a regular expression."""
         found = []
-        wanted = database or self._database
+        wanted = database_name(database) or self._database
         names = self._filter_with_like(
             sorted(self._connection.get_admin().list_tables(wanted)), like
         )
