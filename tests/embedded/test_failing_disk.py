@@ -22,6 +22,7 @@ from fluss_df.engine.files import files
 from fluss_df.engine.files.files import DamagedError
 from fluss_df.engine.files.open_files import OpenFiles
 from fluss_df.engine.files.ownership import FolderLock
+from fluss_df.engine.kv import kv_tablet
 from fluss_df.engine.log import log_segments
 from fluss_df.engine.log import tablet as tablets
 from fluss_df.engine.log.segment import Segment
@@ -366,3 +367,29 @@ def test_what_a_failed_sync_left_is_written_again_when_opened(
     # nothing behind what is known to be on the disk
     opened(tmp_path / "log").close()
     assert written == []
+
+
+def full() -> None:
+    # of this code, which is not tried again
+    raise FlussError("no room", ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def test_rows_that_wait_for_room_are_refused_before_they_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_tablet, "_PENDING_BYTES", 0)
+    options = EngineOptions(durability="none")
+    opened_engine = EmbeddedFluss(tmp_path / "d", options=options)
+    with opened_engine as engine, engine.connection() as connection:
+        schema = fluss.Schema(SCHEMA, primary_keys=["id"])
+        connection.get_admin().create_table(PATH, fluss.TableDescriptor(schema, bucket_count=1))
+        rows = pl.DataFrame({"id": [1, 2], "day": ["a", "b"]})
+        fluss.write_fluss(rows, PATH, connection=connection)
+        log = engine.engine.bucket(TableBucket(0, 0))[1]
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "sync", refuse)
+            with pytest.raises(FlussError, match="no room"):
+                fluss.write_fluss(rows, PATH, connection=connection)
+        assert log.end_offset == 2
+        fluss.write_fluss(rows, PATH, connection=connection)
+        assert log.end_offset == 6

@@ -258,6 +258,10 @@ class KvTablet:
             Whether to replace rows, whatever the merge engine of the table is.
         """
         records = read_batch(self.name, data)
+        if not self._visible_when_synced and self._pending_bytes > _PENDING_BYTES:
+            # before the batch is stored, which an error here says that it is not
+            self.log.sync()
+            self.apply()
         self._builder.looked_up = 0
         try:
             return self._on_sound_rows(lambda: self._put_once(data, records, targets, overwrite))
@@ -300,10 +304,6 @@ class KvTablet:
             self._pending.append(_Pending(values, self._newest, data.nbytes))
             self._pending_bytes += data.nbytes
             self._overlay.update(values)
-            crowded = not self._visible_when_synced and self._pending_bytes > _PENDING_BYTES
-        if crowded:
-            self.log.sync()
-            self.apply()
         return PutResult(end, end, len(records))
 
     def _current(self, keys: list[bytes]) -> list[bytes | None]:
