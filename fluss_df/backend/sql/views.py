@@ -372,7 +372,9 @@ class Views(Rows):
         if admin.table_exists(path) and self.find_view(path) is not None:
             raise FlussError(f"{path} is a view: {way_out}", ErrorCode.INVALID_TABLE_EXCEPTION)
 
-    def list_views(self, *, like: str | None = None, database: str | None = None) -> list[str]:
+    def list_views(
+        self, *, like: str | None = None, database: str | tuple[str, str] | None = None
+    ) -> list[str]:
         """Return the names of the views of a database; ``like`` is a regular expression."""
         found = []
         wanted = database_name(database) or self._database
