@@ -387,7 +387,7 @@ def test_rows_that_wait_for_room_are_refused_before_they_are_stored(
         fluss.write_fluss(rows, PATH, connection=connection)
         log = engine.engine.bucket(TableBucket(0, 0))[1]
         with monkeypatch.context() as patched:
-            patched.setattr(log, "sync", refuse)
+            patched.setattr(log, "sync", full)
             with pytest.raises(FlussError, match="no room"):
                 fluss.write_fluss(rows, PATH, connection=connection)
         assert log.end_offset == 2
