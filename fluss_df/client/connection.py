@@ -153,9 +153,14 @@ class FlussConnection(ClientContext, Ready, Closing):
         """
         if self._closed:
             return ready(None)
+        failures: list[FlussError] = []
         try:
             for writer in list(self._writers):
-                writer.close()
+                # one that fails does not keep the others from being flushed
+                try:
+                    writer.close()
+                except FlussError as error:
+                    failures.append(error)
         finally:
             with self._lock:
                 self._closed = True
@@ -164,6 +169,11 @@ class FlussConnection(ClientContext, Ready, Closing):
                 cluster.io.run(_close(cluster))
             clients.leave(self.metrics)
             self._leave()
+        if len(failures) > 1:
+            said = "; ".join(error.message for error in failures)
+            raise FlussError(said, failures[0].error_code) from failures[0]
+        if failures:
+            raise failures[0]
         return ready(None)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -55,7 +55,8 @@ class ClientContext:
         self._lock = threading.Lock()
         self.metrics.after_fork()
         self._cluster = None
-        self._writers = weakref.WeakSet()
+        # those that the child goes on with are flushed with its connection
+        self._writers = weakref.WeakSet(self._writers)
 
     @property
     def io(self) -> IOThread:

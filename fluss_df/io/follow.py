@@ -77,7 +77,8 @@ class FlussFollow(ScanNode):
 
     def frame(self, query: Query) -> pl.LazyFrame:
         """Return what comes, unless the query would never end."""
-        if self.options.endless and query.limit is None and is_collected_whole("FlussFollow"):
+        name = FlussFollow.__name__
+        if self.options.endless and query.limit is None and is_collected_whole(f"name: {name},"):
             raise FlussError(
                 f"a scan that follows table {self.source.table} has no end, so it cannot be"
                 " collected into one frame: take its rows as they come with collect_batches() or"
@@ -93,6 +94,10 @@ class FlussFollow(ScanNode):
 
     def __repr__(self) -> str:
         return f"FlussFollow({str(self.source.table)!r})"
+
+
+class BoundedFollow(FlussFollow):
+    """A scan that follows and ends by itself; told from one without end by its name in a plan."""
 
 
 class _Following(PlannedRead):

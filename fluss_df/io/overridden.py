@@ -8,6 +8,7 @@ changes, the other engine takes three times as long to leave out the rows that c
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from typing import Final
 
 import polars as pl
 
@@ -20,6 +21,9 @@ from fluss_df.io.scans.report import ScanRun
 from fluss_df.metadata import CHANGE_TYPE_COLUMN
 from fluss_df.polars_adapter.plans import batches_of
 from fluss_df.pushdown.from_polars import PolarsConjunct
+
+# how many changes are held, besides twice as many as there are keys
+_FOLDED_ROWS: Final = 1 << 18
 
 
 class OverriddenRows(PlannedRead):
@@ -90,13 +94,23 @@ class OverriddenRows(PlannedRead):
         nothing_yet = chosen(pl.DataFrame(schema=self.schema), columns)
         read = [CHANGE_TYPE_COLUMN, *names]
         found = [pl.DataFrame(schema={name: self._changes.schema[name] for name in read})]
+        held, most = 0, _FOLDED_ROWS
         for frame in self._changes.frames(run, read, None):
             # an update is two changes, of which the second tells the row
             found.append(frame.filter(exact(CHANGE_TYPE_COLUMN) != "update_before"))
+            held += found[-1].height
+            if held > most:
+                # of a key that changes all the time, one change is kept
+                found = [self._newest(found)]
+                held = found[0].height
+                most = 2 * held + _FOLDED_ROWS
             yield nothing_yet
-        changes = pl.concat(found)
-        # all changes of a key are of one bucket, in the order of their offsets
-        signs = key_signs(self._keys, changes.schema)
+        return self._newest(found)
+
+    def _newest(self, changes: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        """Return the last change of each key: all of a key are of one bucket, in their order."""
+        whole = pl.concat(changes)
+        signs = key_signs(self._keys, whole.schema)
         key = [*all_exact(self._keys), *all_exact(signs)]
-        last = changes.with_columns(**signs).unique(key, keep="last")
-        return last.select(all_exact(read))
+        last = whole.with_columns(**signs).unique(key, keep="last")
+        return last.select(all_exact(whole.columns))

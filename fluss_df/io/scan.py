@@ -11,7 +11,7 @@ import polars as pl
 from fluss_df.client.connection import resolve_connection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.durations import parse_duration
-from fluss_df.io.follow import FlussFollow, FollowOptions
+from fluss_df.io.follow import BoundedFollow, FlussFollow, FollowOptions
 from fluss_df.io.lookup_join import lookup_joins
 from fluss_df.io.polars_reader import FlussScan, planned_scans
 from fluss_df.io.scans.changes import changes_schema, check_changes, table_columns
@@ -243,7 +243,9 @@ def scan_node(
         check_offset_partitions(info, scan, there)
     if scan.keyed and changes is None:
         return FlussSnapshot(scan, known)
-    return FlussScan(scan, known) if options is None else FlussFollow(scan, options)
+    if options is None:
+        return FlussScan(scan, known)
+    return (FlussFollow if options.endless else BoundedFollow)(scan, options)
 
 
 def _halves(info: TableInfo, lake: bool | None, *, of_lake: bool, of_log: bool) -> Halves:

@@ -172,7 +172,7 @@ class _RowsRead(PlannedRead):
         self.snapshot = snapshot
         self.info = snapshot.table_info()
         self.keys = self.prefixes = None
-        if not source.partitions:
+        if source.partitions is None:
             self.keys = selected_keys(self.info, conditions)
             if self.keys is None and _has_prefix(self.info):
                 prefix = [*self.info.get_partition_keys(), *self.info.get_bucket_keys()]

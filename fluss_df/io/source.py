@@ -8,7 +8,7 @@ import enum
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -31,6 +31,8 @@ PartitionChoice: TypeAlias = "str | tuple[tuple[str, str], ...]"
 OffsetChoice: TypeAlias = (
     "str | int | tuple[int] | dt.timedelta | frozenset[tuple[tuple[str | None, int], int]]"
 )
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Halves(enum.Enum):
@@ -269,7 +271,8 @@ def parse_offset(
                 f"{name}={argument!r}: a datetime needs a time zone here,"
                 f" as in {name}=datetime(..., tzinfo=timezone.utc)"
             )
-        return (int(argument.timestamp() * 1000),)
+        # up to the next whole one: rows of the millisecond before were committed earlier
+        return (-((_EPOCH - argument) // dt.timedelta(milliseconds=1)),)
     elif isinstance(argument, dt.timedelta):
         if argument < dt.timedelta(0):
             raise FlussError(f"{name}={argument!r}: expected how long ago, not a time to come")

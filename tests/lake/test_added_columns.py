@@ -1,13 +1,22 @@
 """Sinks with ``schema_mode="merge"`` into a table with a lake."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
+from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
 from fluss_df.io import read_fluss, write_fluss
+from fluss_df.lake.rounds.tasks import InThreads, TaskWriter, WriteTask, Written
+from fluss_df.lake.tiering.table_round import TableRound
 from fluss_df.metadata import TablePath
+from tests.lake.folders import BY_HAND
+from tests.lake.tables_by_hand import Folder
 
 
 def test_servers_that_add_no_columns_say_so(tiering_cluster: LocalCluster) -> None:
@@ -21,3 +30,27 @@ def test_servers_that_add_no_columns_say_so(tiering_cluster: LocalCluster) -> No
             write_fluss(more, path, schema_mode="merge", connection=connection)
         assert "nothing was written" in str(caught.value)
         assert read_fluss(path, connection=connection).equals(frame)
+
+
+def test_columns_that_are_added_during_a_round_are_not_left_out_of_the_lake(
+    tmp_path: Path,
+) -> None:
+    path = TablePath("fluss", "t")
+    with EmbeddedFluss(tmp_path, options=BY_HAND) as engine, engine.connection() as connection:
+        folder = Folder(connection)
+        folder.create("t", {"n": pa.int64()})
+        folder.write("t", pl.DataFrame({"n": [1]}))
+
+        def altered(writer: TaskWriter, tasks: Sequence[WriteTask], written: list[Written]) -> None:
+            added = pa.schema([("x", pa.int64())])
+            connection.get_admin().alter_table(path, add_columns=added)
+            folder.write("t", pl.DataFrame({"n": [2], "x": [5]}))
+            InThreads(1)(writer, tasks, written)
+
+        info = connection.get_admin().get_table_info(path)
+        late = TableRound(connection, info, max_rows=9, max_changes=9, run_tasks=altered)
+        with pytest.raises(FlussError, match=r"columns of table fluss\.t were altered"):
+            late.run(lambda: None)
+        folder.tier("t")
+        only = read_fluss("t$lake", connection=connection).sort("n")
+        assert only.select("n", "x").rows() == [(1, None), (2, 5)]

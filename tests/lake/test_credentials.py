@@ -208,3 +208,23 @@ def test_a_token_that_does_not_say_when_it_ends_is_renewed_after_minutes(
     assert access()[0]["aws_session_token"] == "token-1"
     monkeypatch.setattr(time, "time", lambda: now + 290)
     assert access()[0]["aws_session_token"] == "token-2"
+
+
+def test_names_of_credentials_are_those_of_pyiceberg() -> None:
+    """Those of the storage go before those of all of the cloud."""
+    of_all = {
+        "client.access-key-id": "key",
+        "client.secret-access-key": "hunter22",
+        "client.session-token": "token",
+        "client.region": "here",
+    }
+    expected = {
+        "aws_access_key_id": "key",
+        "aws_secret_access_key": "hunter22",
+        "aws_session_token": "token",
+        "aws_region": "here",
+    }
+    assert StorageAccess(made(of_all)).scan_options() == {"storage_options": expected}
+    both = {**of_all, "s3.region": "there", "s3.access-key-id": "other"}
+    options = StorageAccess(made(both)).scan_options()["storage_options"]
+    assert options == {**expected, "aws_region": "there", "aws_access_key_id": "other"}

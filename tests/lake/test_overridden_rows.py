@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -20,6 +20,7 @@ from polars.testing import assert_frame_equal
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
+from fluss_df.io import overridden
 from tests.lake.folders import BY_HAND
 from tests.lake.tables_by_hand import Folder
 
@@ -202,3 +203,28 @@ def test_functions_of_python_as_conditions(folder: Folder, engine: Engine) -> No
 def test_keys_that_no_iceberg_table_has_are_told(folder: Folder) -> None:
     with pytest.raises(FlussError, match="Iceberg has no keys of double"):
         folder.create("t", {"id": pa.float64()}, ["id"])
+
+
+def test_many_changes_of_few_keys_are_not_all_held(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overridden, "_FOLDED_ROWS", 100)
+    keyed(folder)
+    folder.write("t", rows(range(200), "a"))
+    folder.tier("t")
+    for number in range(12):
+        folder.write("t", rows(range(50), f"v{number} "))
+        folder.write("t", pl.DataFrame({"id": [number]}), mode="delete")
+    held: list[int] = []
+    newest = overridden.OverriddenRows._newest
+
+    def noted(self: overridden.OverriddenRows, changes: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        held.append(sum(frame.height for frame in changes))
+        return newest(self, changes)
+
+    monkeypatch.setattr(overridden.OverriddenRows, "_newest", noted)
+    found = folder.scan("t").collect()
+    changed = rows(range(50), "v11 ").filter(pl.col("id") != 11)
+    expected = pl.concat([changed, rows(range(50, 200), "a")])
+    assert_frame_equal(found.sort("id"), expected.sort("id"))
+    assert held

@@ -15,7 +15,7 @@ import pytest
 from fluss_df.errors import SchemaMismatchError
 from fluss_df.record.python.coerce import coerce
 from fluss_df.record.python.pandas_columns import frame_to_arrow
-from fluss_df.types import Column, from_arrow
+from fluss_df.types import Column, DataType, TypeRoot, from_arrow
 
 NOON = pd.Timestamp("2026-01-02 12:00")
 DAY = pd.Timestamp("2026-01-02")
@@ -114,3 +114,14 @@ def test_names() -> None:
             coerce(frame_to_arrow(frame, columns, "d.t"), columns, table="d.t")
     kept = pd.DataFrame({"c": [1]}).set_index("c", drop=False)
     assert frame_to_arrow(kept, columns, "d.t").to_pydict() == {"c": [1]}
+
+
+def test_a_frame_that_is_changed_later_is_written_as_it_was() -> None:
+    frame = pd.DataFrame({"id": [1, 2], "x": [0.5, 1.5]})
+    columns = [Column("id", DataType(TypeRoot.BIGINT)), Column("x", DataType(TypeRoot.DOUBLE))]
+    table = frame_to_arrow(frame, columns, "db.t")
+    for name in ("id", "x"):
+        values = frame[name].array._ndarray
+        values.flags.writeable = True
+        values[:] = 7
+    assert table.to_pydict() == {"id": [1, 2], "x": [0.5, 1.5]}

@@ -180,3 +180,47 @@ def test_forms_of_rows(row: Any, match: str) -> None:
     with pytest.raises(SchemaMismatchError, match=match) as raised:
         rows_to_batch([{"id": 1, "name": "a", "score": 1.0}, row], COLUMNS, "d.t")
     assert raised.value.message.startswith("row 1: ")
+
+
+class _Moment(dt.datetime):
+    """As those of libraries that have a datetime of their own."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.datetime64("2300-01-01", "us"),
+        np.datetime64("2300", "Y"),
+        np.datetime64("2300-01", "M"),
+        np.datetime64("2300-01-01", "D"),
+        np.datetime64("2300-01-01T00", "h"),
+        _Moment(2300, 1, 1),
+    ],
+)
+def test_moments_beyond_nanoseconds_are_what_they_are(value: Any) -> None:
+    columns = [Column("t", DataType(TypeRoot.TIMESTAMP_WITHOUT_TIME_ZONE, precision=6))]
+    beside = (dt.datetime(9999, 12, 31), np.datetime64("2026-01-01T00:00:00"))
+    rows = [{"t": moment} for moment in (value, *beside)]
+    found = rows_to_batch(rows, columns, "db.t").column(0).to_pylist()
+    assert found == [
+        dt.datetime(2300, 1, 1), dt.datetime(9999, 12, 31), dt.datetime(2026, 1, 1),
+    ]  # fmt: skip
+    exact = [Column("t", DataType(TypeRoot.TIMESTAMP_WITHOUT_TIME_ZONE, precision=9))]
+    with pytest.raises(SchemaMismatchError, match=r"2300, 1, 1.* is beyond"):
+        rows_to_batch([{"t": value}], exact, "db.t")
+
+
+def test_digits_below_a_nanosecond_are_not_lost() -> None:
+    columns = [Column("t", DataType(TypeRoot.TIMESTAMP_WITHOUT_TIME_ZONE, precision=9))]
+    whole = rows_to_batch([{"t": np.datetime64(5000, "ps")}], columns, "db.t").column(0)
+    assert whole.cast(pa.int64()).to_pylist() == [5]
+    with pytest.raises(SchemaMismatchError, match="digits below a nanosecond"):
+        rows_to_batch([{"t": np.datetime64(5001, "ps")}], columns, "db.t")
+
+
+@pytest.mark.parametrize("value", [2**24 + 1, -(2**24) - 1, np.int64(2**24 + 1), 2**40 + 1])
+def test_whole_numbers_that_no_float_has_are_refused(value: Any) -> None:
+    columns = [Column("f", DataType(TypeRoot.FLOAT))]
+    assert rows_to_batch([{"f": 2**24}, {"f": 0.1}], columns, "db.t").num_rows == 2
+    with pytest.raises(SchemaMismatchError, match=r"row 1: .* more digits than a FLOAT"):
+        rows_to_batch([{"f": None}, {"f": value}], columns, "db.t")

@@ -85,8 +85,8 @@ class Asker:
     def _reset(self) -> None:
         self._partitions = PartitionRouter(self._connection, self._info, create=False)
         self._queue: LookupQueue | None = None
-        cluster = self._connection.cluster
-        self._direct = DirectLookup(cluster, self._info, prefix=self._prefix)
+        # made when it is needed: in a child that was forked, the connection may be closed
+        self._direct: DirectLookup | None = None
 
     def after_fork(self) -> None:
         """Start again in a forked child."""
@@ -150,7 +150,11 @@ class Asker:
         self, bucket: TableBucket, key: bytes, metrics: Metrics | None = None
     ) -> Answer | None:
         """Return the one answer for a key; None where the bucket's partition is gone."""
-        answer = self._direct.ask(bucket, key)
+        direct = self._direct
+        if direct is None:
+            cluster = self._connection.cluster
+            direct = self._direct = DirectLookup(cluster, self._info, prefix=self._prefix)
+        answer = direct.ask(bucket, key)
         if answer is not None:
             if metrics is not None:
                 metrics.add(requests=1)

@@ -33,8 +33,11 @@ WAIT_SLICE_S = 0.2
 def result_of(future: concurrent.futures.Future[T], timeout_s: float | None = None) -> T:
     """Return the result of a future like ``future.result``, and let Ctrl-C in meanwhile.
 
-    Raises TimeoutError when there is none within ``timeout_s``.
+    Raises TimeoutError when there is none within ``timeout_s``; FlussError on the I/O thread, which
+    would wait for itself, unless the result is there.
     """
+    if _thread is not None and not future.done():
+        _thread.require_another()
     end = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         left = WAIT_SLICE_S if end is None else min(WAIT_SLICE_S, end - time.monotonic())
@@ -79,15 +82,22 @@ class IOThread:
 
         Ctrl-C while waiting cancels the coroutine.
         """
-        if threading.current_thread() is self._thread:
+        try:
+            self.require_another()
+        except FlussError:
             work.close()
-            raise FlussError("a blocking call was made on the I/O thread: call it from your own")
+            raise
         future = self.submit(work)
         try:
             return result_of(future)
         except BaseException:
             future.cancel()
             raise
+
+    def require_another(self) -> None:
+        """Raise FlussError on this thread, where waiting for it would never end."""
+        if threading.current_thread() is self._thread:
+            raise FlussError("a blocking call was made on the I/O thread: call it from your own")
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function on the I/O thread, soon."""
@@ -123,8 +133,15 @@ def _after_fork_in_child() -> None:
     global _thread, _lock
     _lock = threading.Lock()
     _thread = None
+    failed: Exception | None = None
     for thing in list(_reset_after_fork):
-        thing.after_fork()
+        try:
+            thing.after_fork()
+        except Exception as error:
+            # the others have sockets of the parent until they are reset
+            failed = error
+    if failed is not None:
+        raise failed
 
 
 after_fork(ForkStep.IO_THREAD, _after_fork_in_child)

@@ -6,6 +6,7 @@ A table of states and events, without I/O: the sender says what happened, and as
 from __future__ import annotations
 
 import enum
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -130,7 +131,8 @@ class BucketQueue:
         self.writer_epoch = 0
         self.acked_place = (0, -1)
         self.acked_end = 0
-        self.backoff = Backoff(config.writer_delivery_timeout_ms)
+        # without a deadline: that of each batch says when it is given up
+        self.backoff = Backoff(math.inf)
         # a server refused this one for certain: nothing from it on was or will be written under
         # the writer id of now
         self._refused_from: int | None = None
@@ -227,8 +229,8 @@ class BucketQueue:
         """Take note that the server has a batch."""
         self.in_flight.pop(batch.sequence, None)
         self._last_acked = max(self._last_acked, batch.sequence)
-        if self.state is State.PROBING:
-            self.backoff.reset(self._config.writer_delivery_timeout_ms)
+        if self.backoff.used:
+            self.backoff.reset(math.inf)
         self._happened(Event.ACKNOWLEDGED)
 
     def was_written(self, batch: WriteBatch, error: FlussError) -> bool:

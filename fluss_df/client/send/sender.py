@@ -251,6 +251,8 @@ class Sender:
             if batch.encoded is None or (of is not None and batch.bucket != of):
                 queue.waiting.append(batch)
             else:
+                # nothing behind it may take its place in sequences that are settled
+                queue.renew_writer |= self.ids.fixed
                 self._finish(batch, error)
 
     async def _connect_and_send(self, node: ServerNode, batches: list[WriteBatch]) -> None:
@@ -258,6 +260,11 @@ class Sender:
             connection = await self.cluster.connection_to(node)
         except FlussError as error:
             self._all_failed(batches, error, sent=False)
+        except Exception as error:
+            # whatever it is, the batches end: somebody waits for them
+            logger.exception("no connection to %s", node)
+            failed = FlussError(f"no connection to {node}: {error!r}")
+            self._all_failed(batches, failed, sent=False)
         else:
             self._send(connection, batches)
 

@@ -63,7 +63,8 @@ class Lane:
                 raise DeadlineExceededError(
                     f"no connection to {self.address} within {connect_timeout_ms} ms"
                 ) from None
-            except OSError as error:
+            except (OSError, ValueError, OverflowError) as error:
+                # the last two of names and ports that no host has
                 raise NetworkError(f"cannot connect to {self.address}: {error}") from error
             try:
                 self._shake_hands(deadline, engine_path)

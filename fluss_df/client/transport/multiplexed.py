@@ -217,7 +217,8 @@ class ServerConnection:
             raise DeadlineExceededError(
                 f"no connection to {endpoint.address} within {timeout_ms} ms"
             ) from None
-        except OSError as error:
+        except (OSError, ValueError, OverflowError) as error:
+            # the last two of names and ports that no host has
             connection.close()
             raise NetworkError(f"cannot connect to {endpoint.address}: {error}") from error
         except BaseException:

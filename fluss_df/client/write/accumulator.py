@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -229,8 +230,7 @@ class Accumulator:
             logger.debug("no thread to send lingering rows with")
 
     def _send_lingering(self) -> None:
-        # The thread that holds the lock may wait for room in the buffer. Encoders make room, so
-        # they must not all wait for the lock.
+        # who holds the lock may wait for room, which encoders make: they must not all wait for it
         if not self.lock.acquire(timeout=_LOCK_BUSY_WAIT_S):
             self._set_timer(_LOCK_BUSY_PAUSE_S)
             return
@@ -240,7 +240,6 @@ class Accumulator:
             self.lock.release()
 
     def _send_waiting(self, may_block: bool) -> None:
-        """Send what waits, without lingering."""
         if may_block and not self._waits_alone():
             shielded(functools.partial(self.drain, wait_for_room=False))
         else:
@@ -266,6 +265,15 @@ class Accumulator:
             last = self._last_rows()
             if last is not None and last.rows(self._width) >= self._rows_limit:
                 self.drain()
+
+    def drain_within(self, timeout_s: float | None) -> None:
+        """Send what waits; raise TimeoutError where another thread does not end its write."""
+        if not self.lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+            raise TimeoutError(f"another thread is writing to table {self._name}")
+        try:
+            self.drain(wait_for_room=False)
+        finally:
+            self.lock.release()
 
     def drain(self, *, wait_for_room: bool = True) -> None:
         """Send what waits. Must run where no Ctrl-C comes in between, see ``shielded``."""
@@ -339,8 +347,11 @@ class Accumulator:
         values = gathered.take()
         # another row may have joined it just before
         alone = gathered.rows(self._width) == 1
-        found = self._codec.one_row(gathered, values) if alone else None
-        place = None if found is None else self._router.place(found[0])
+        found = place = None
+        # an error is met again, and noted, where the row is sent as a frame of one
+        with contextlib.suppress(FlussError):
+            found = self._codec.one_row(gathered, values) if alone else None
+            place = None if found is None else self._router.place(found[0])
         if found is None or place is None:
             gathered.taken = None
             return False

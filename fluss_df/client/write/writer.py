@@ -320,14 +320,17 @@ class TableWriter(Ready, Closing):
 
         Raises TimeoutError when acknowledgements are outstanding after ``timeout_ms``.
         """
-        shielded(self._accumulator.drain)
+        began = time.monotonic()
+        timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        shielded(functools.partial(self._accumulator.drain_within, timeout_s))
         sender = self._accumulator.sender
         if sender is None:
             return None
         future: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._connection.io.call(sender.tell_when_all_done, future)
         try:
-            result_of(future, None if timeout_ms is None else timeout_ms / 1000)
+            left_s = None if timeout_s is None else timeout_s - (time.monotonic() - began)
+            result_of(future, left_s)
         except BaseException:
             future.cancel()
             raise

@@ -373,7 +373,9 @@ def share_rows(splits: list[Split], most: int | None) -> list[Split]:
     if most is None:
         return splits
     left = most
-    order = sorted(range(len(splits)), key=lambda i: splits[i].rows)
+    # the largest first where some have to wait: one that always was the smaller would never wait
+    few = most < sum(split.rows > 0 for split in splits)
+    order = sorted(range(len(splits)), key=lambda i: splits[i].rows, reverse=few)
     shared = list(splits)
     for n, i in enumerate(order):
         # what small buckets do not need is for the larger ones

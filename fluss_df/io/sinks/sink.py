@@ -245,15 +245,7 @@ def sink_fluss(
             schema_mode=schema_mode,
         )
         # with a chunk: without one nothing is looked at
-        nothing = arrow_types(table.path, schema).empty_table()
-        if table.change_type_column is None:
-            coerce(
-                nothing,
-                table.columns,
-                table=str(table.path),
-                allow_missing=table.merges,
-                upserts=table.mode == "upsert",
-            )
+        _checked(table, arrow_types(table.path, schema).empty_table())
         return table
 
     def run() -> SinkResult:

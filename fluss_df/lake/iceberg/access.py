@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+# the later ones go before the earlier ones, as in pyiceberg
 _STORAGE: Final = {
+    "client.access-key-id": "aws_access_key_id",
+    "client.secret-access-key": "aws_secret_access_key",
+    "client.session-token": "aws_session_token",
+    "client.region": "aws_region",
     "s3.endpoint": "aws_endpoint_url",
     "s3.access-key-id": "aws_access_key_id",
     "s3.secret-access-key": "aws_secret_access_key",
     "s3.session-token": "aws_session_token",
     "s3.region": "aws_region",
-    "client.region": "aws_region",
     "s3.force-virtual-addressing": "aws_virtual_hosted_style_request",
 }
 _TOKEN: Final = "s3.session-token"

@@ -157,6 +157,12 @@ class TableRound:
             now = TableQuestions(self._connection).get_table_info(self._path)
             if now.table_id != self._info.table_id:
                 raise FlussError(f"table {self._path} was dropped and created again meanwhile")
+            if now.schema_id != self._info.schema_id:
+                # rows may have been read without the values of a new column
+                raise FlussError(
+                    f"columns of table {self._path} were altered while this round was written;"
+                    " nothing of it was committed, the next round has them"
+                )
             path = self._coordinator.prepare(self._info.table_id, self._path, offsets)
             may_commit()
         except Exception as error:
@@ -189,4 +195,6 @@ class TableRound:
         except Exception as error:
             logger.warning("table %s: small files were not merged: %s", self._path, error)
             newest = open_tiered(self._info).newest_tiered()
-            return None if newest is None else newest.snapshot_id
+            # another service's may have come meanwhile, to which these offsets do not belong
+            ours = newest is not None and newest.offsets_path == properties[OFFSETS_PATH_PROPERTY]
+            return newest.snapshot_id if newest is not None and ours else None

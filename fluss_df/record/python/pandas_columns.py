@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -60,6 +61,9 @@ def _column(series: Any, column: Column, table: str) -> pa.Array | pa.ChunkedArr
             for value, there in zip(series.tolist(), series.notna().tolist(), strict=True)
         ]
         return column_of(values, column, table)
+    if isinstance(series.dtype, np.dtype):
+        # pandas' own memory, which the caller may change before it is sent
+        series = series.copy()
     try:
         made = pa.array(series, from_pandas=True)
     except (pa.ArrowException, ValueError, TypeError) as error:

@@ -13,8 +13,9 @@ import contextlib
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from fluss_df.errors import SchemaMismatchError
@@ -60,6 +61,23 @@ def _condition(t: DataType, value: str) -> str | None:
     if root is _R.BYTES:
         return f"type({value}) is bytes"
     return None
+
+
+# types whose values in Python may be of a kind that can be changed
+_CHANGEABLE: Final = (_R.ARRAY, _R.MAP, _R.ROW, _R.BINARY)
+_FIXED: Final = {int, float, str, bool, bytes, type(None)}
+
+
+def _kept(value: Any) -> Any:
+    """Return a value that its owner cannot change: rows are converted later than they are given."""
+    if isinstance(value, (list, tuple)):
+        kind = list if isinstance(value, list) else tuple
+        return kind(value) if set(map(type, value)) <= _FIXED else kind(map(_kept, value))
+    if isinstance(value, dict):
+        return {key: _kept(item) for key, item in value.items()}
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 class Gathered:
@@ -133,30 +151,37 @@ class RowGate:
 
 def _tests(
     columns: Sequence[Column], keys: Sequence[object]
-) -> tuple[list[str], str, str, dict[str, Any]]:
-    """Return Python that reads a row indexed by ``keys``, whether it surely fits, its values."""
+) -> tuple[list[str], str, list[str], str, dict[str, Any]]:
+    """Return Python that reads a row indexed by ``keys``, says whether it surely fits, and has it.
+
+    The third part copies values that the caller may change while they wait; then they are those of
+    the fourth.
+    """
     conditions = [f"len(row) == {len(columns)}"]
     reads = []
-    namespace: dict[str, Any] = {"encodes": _encodes}
+    keeps: list[str] = []
+    namespace: dict[str, Any] = {"encodes": _encodes, "kept": _kept}
     for i, column in enumerate(columns):
         reads.append(f"v{i} = row[{keys[i]!r}]")
         condition = _condition(column.type, f"v{i}")
         if condition is None:
             condition = f"fits{i}(v{i})"
             namespace[f"fits{i}"] = _tried(column)
+            if column.type.root in _CHANGEABLE:
+                keeps.append(f"v{i} = kept(v{i})")
         if column.type.nullable:
             condition = f"{condition} or v{i} is None"
         conditions.append(f"({condition})")
     values = f"({''.join(f'v{i}, ' for i in range(len(columns)))})"
     # a table without columns is refused by the writer, by name, and not by Python's compiler
-    return reads or ["pass"], " and ".join(conditions), values, namespace
+    return reads or ["pass"], " and ".join(conditions), keeps, values, namespace
 
 
 def _compile(
     columns: Sequence[Column], keys: Sequence[object]
 ) -> Callable[[Any], Sequence[Any] | None]:
     """Return a function that returns the values of a row, or None where they may not fit."""
-    reads, fits, values, namespace = _tests(columns, keys)
+    reads, fits, keeps, values, namespace = _tests(columns, keys)
     source = "\n".join(
         [
             "def read(row):",
@@ -164,7 +189,10 @@ def _compile(
             *(f"        {line}" for line in reads),
             "    except (KeyError, IndexError, TypeError):",
             "        return None",
-            f"    return {values} if {fits} else None",
+            f"    if not ({fits}):",
+            "        return None",
+            *(f"    {line}" for line in keeps),
+            f"    return {values}",
         ]
     )
     exec(_code(source), namespace)
@@ -231,9 +259,8 @@ class RowCollector:
         if values is None:
             self._check_form(row)
             rows_to_batch([row], self._columns, self._table)
-            values = tuple(
-                [row.get(name) for name in self._names] if isinstance(row, Mapping) else row
-            )
+            given = [row.get(name) for name in self._names] if isinstance(row, Mapping) else row
+            values = tuple(map(_kept, given))
         return values
 
     def taker(
@@ -261,7 +288,7 @@ class RowCollector:
         otherwise
             Called for rows that are no dicts or do not surely fit, and while the gate is closed.
         """
-        reads, fits, values, namespace = _tests(self._columns, self._names)
+        reads, fits, keeps, values, namespace = _tests(self._columns, self._names)
         source = "\n".join(
             [
                 "def take(row):",
@@ -274,6 +301,7 @@ class RowCollector:
                 "        return otherwise(row)",
                 f"    if not ({fits}):",
                 "        return otherwise(row)",
+                *(f"    {line}" for line in keeps),
                 f"    gathered.extend({values})",
                 "    if gate.open is not gathered:",
                 f"        return late(gathered, {values}, row)",

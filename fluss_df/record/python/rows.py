@@ -258,6 +258,9 @@ class _Builder:
         if pc.any(over).as_py():
             index = pc.index(over, True).as_py()
             raise self.bad(index, values[index], t, "it is too large")
+        for index, (value, found) in enumerate(zip(values, narrow.to_pylist(), strict=True)):
+            if isinstance(value, (int, np.integer)) and value != found:
+                raise self.bad(index, value, t, "it has more digits than a FLOAT")
         return narrow
 
     def _check_zones(self, values: Sequence[Any], t: DataType) -> None:
@@ -280,6 +283,10 @@ class _Builder:
                 numbers.append(_nanoseconds(value))
             except (ValueError, TypeError, OverflowError) as error:
                 raise self.bad(index, value, t, str(error)) from None
+        if all(number is None or not number % 1000 for number in numbers):
+            # of years that nanoseconds do not have
+            micros = [None if number is None else number // 1000 for number in numbers]
+            return self._arrow(micros, pa.int64(), t).cast(pa.timestamp("us", zone))
         return self._arrow(numbers, pa.int64(), t).cast(pa.timestamp("ns", zone))
 
     def _list(self, values: Sequence[Any], t: DataType) -> pa.Array:
@@ -353,17 +360,37 @@ class _Builder:
         return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 
 
+# of NumPy's units, by how many nanoseconds there are in one, or how many there are of them in one
+_NANOSECONDS: Final = {
+    "D": 86_400 * 10**9, "h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3,
+    "ns": 1,
+}  # fmt: skip
+_IN_A_NANOSECOND: Final = {"ps": 10**3, "fs": 10**6, "as": 10**9}
+
+
+def _of_numpy(value: np.datetime64) -> int:
+    """Return nanoseconds since the epoch: any number of them, where NumPy's wrap around."""
+    unit, step = np.datetime_data(value.dtype)
+    if unit in ("Y", "M", "W"):
+        value, unit, step = value.astype("datetime64[D]"), "D", 1
+    number = int(value.astype(np.int64)) * step
+    if unit in _NANOSECONDS:
+        return number * _NANOSECONDS[unit]
+    whole, rest = divmod(number, _IN_A_NANOSECOND[unit])
+    if rest:
+        raise ValueError("it has digits below a nanosecond")
+    return whole
+
+
 def _nanoseconds(value: Any) -> int | None:
     """Return nanoseconds since the epoch of a datetime, a pandas timestamp or a datetime64."""
     if value is None:
         return None
     if isinstance(value, np.datetime64):
-        if np.isnat(value):
-            return None
-        return int(value.astype("datetime64[ns]").astype(np.int64))
+        return None if np.isnat(value) else _of_numpy(value)
     nanosecond = int(getattr(value, "nanosecond", 0))
     if value.tzinfo is not None:
         value = value.astimezone(dt.UTC).replace(tzinfo=None)
-    if type(value) is not dt.datetime:
+    if hasattr(value, "to_pydatetime"):
         value = value.to_pydatetime(warn=False)
     return int((value - _EPOCH) // _MICROSECOND) * 1000 + nanosecond

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -421,3 +422,14 @@ def simulate(choose: random.Random) -> None:
     kept = {place[id(b)] for b in acknowledged}
     assert kept <= set(stored), "acknowledged, and not there"
     assert [number for number in stored if number in kept] == sorted(kept), "out of order"
+
+
+def test_pauses_do_not_become_none_with_the_age_of_a_writer() -> None:
+    queue, (first, *_) = queue_of(3, writer_delivery_timeout_ms="1")
+    time.sleep(0.01)
+    pauses = [queue.backoff.next_pause() for _ in range(10)]
+    assert all(pause > 0 for pause in pauses)
+    assert pauses[-1] > 0.7
+    queue.take()
+    queue.acknowledged(first)
+    assert queue.backoff.next_pause() < 0.02
