@@ -66,8 +66,8 @@ class KeyCodec(RowCodec):
             flag += "_"
         fields = [field.with_nullable(True) for field in arrow_schema(self.columns)]
         self.frame_schema = pa.schema([*fields, pa.field(flag, pa.bool_())])
-        self.rows = RowCollector(self.columns, self._name)
-        self.deletes = RowCollector(self._key_columns, self._name)
+        self.rows = RowCollector(self.columns, self._name, require_milliseconds)
+        self.deletes = RowCollector(self._key_columns, self._name, require_milliseconds)
         self.most_rows = config.writer_batch_rows
         # servers know columns by their place; what is not written is null in what is sent
         place = {name: number for number, name in enumerate(info.get_column_names())}
@@ -110,7 +110,6 @@ class KeyCodec(RowCodec):
         places = [place for place, _ in gathered.deletes]
         if not places:
             assert upserts is not None
-            require_milliseconds(upserts, self.columns, self._name)
             flags = pa.repeat(pa.scalar(False), rows)
             return pa.RecordBatch.from_arrays([*upserts.columns, flags], schema=self.frame_schema)
         keys = list(itertools.chain.from_iterable(key for _, key in gathered.deletes))
@@ -122,7 +121,6 @@ class KeyCodec(RowCodec):
         order[flags] = np.arange(rows, len(flags))
         columns = deletes.columns
         if upserts is not None:
-            require_milliseconds(upserts, self.columns, self._name)
             pairs = zip(upserts.columns, columns, strict=True)
             columns = [pa.concat_arrays(pair).take(pa.array(order)) for pair in pairs]
         return pa.RecordBatch.from_arrays([*columns, pa.array(flags)], schema=self.frame_schema)

@@ -42,13 +42,14 @@ class LogCodec(RowCodec):
         self._name = str(info.table_path)
         self._schema_id = info.schema_id
         self.columns = info.schema.columns
-        self.rows = RowCollector(self.columns, self._name)
         self.frame_schema = info.schema.arrow_schema
         self.api = ProduceLog(info.table_id)
         self._compression = Compression.from_properties(info.get_properties())
         self._message_of_one: Callable[[Sequence[Any]], bytes | None] | None = None
         statistics = statistics_columns(info)
         self._arrow = info.log_format == "arrow"
+        checks = () if self._arrow else (require_milliseconds,)
+        self.rows = RowCollector(self.columns, self._name, *checks)
         if self._arrow:
             self.frame = functools.partial(coerce, columns=self.columns, table=self._name)
             self.encode = functools.partial(
@@ -73,10 +74,7 @@ class LogCodec(RowCodec):
 
     def frame_of_rows(self, gathered: Gathered, values: Sequence[Any]) -> pa.RecordBatch:
         """Return rows with exactly the types of the log."""
-        batch = self.rows.batch(values)
-        if not self._arrow:
-            require_milliseconds(batch, self.columns, self._name)
-        return batch
+        return self.rows.batch(values)
 
     def _frame_of_milliseconds(self, table: pa.Table) -> pa.Table:
         data = coerce(table, self.columns, table=self._name)

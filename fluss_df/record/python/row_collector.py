@@ -13,7 +13,7 @@ import contextlib
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -65,6 +65,7 @@ def _condition(t: DataType, value: str) -> str | None:
 
 # types whose values in Python may be of a kind that can be changed
 _CHANGEABLE: Final = (_R.ARRAY, _R.MAP, _R.ROW, _R.BINARY)
+Check: TypeAlias = "Callable[[pa.RecordBatch, Sequence[Column], str], object]"
 _FIXED: Final = {int, float, str, bool, bytes, type(None)}
 
 
@@ -150,7 +151,7 @@ class RowGate:
 
 
 def _tests(
-    columns: Sequence[Column], keys: Sequence[object]
+    columns: Sequence[Column], keys: Sequence[object], also: Check
 ) -> tuple[list[str], str, list[str], str, dict[str, Any]]:
     """Return Python that reads a row indexed by ``keys``, says whether it surely fits, and has it.
 
@@ -166,7 +167,7 @@ def _tests(
         condition = _condition(column.type, f"v{i}")
         if condition is None:
             condition = f"fits{i}(v{i})"
-            namespace[f"fits{i}"] = _tried(column)
+            namespace[f"fits{i}"] = _tried(column, also)
             if column.type.root in _CHANGEABLE:
                 keeps.append(f"v{i} = kept(v{i})")
         if column.type.nullable:
@@ -178,10 +179,10 @@ def _tests(
 
 
 def _compile(
-    columns: Sequence[Column], keys: Sequence[object]
+    columns: Sequence[Column], keys: Sequence[object], also: Check
 ) -> Callable[[Any], Sequence[Any] | None]:
     """Return a function that returns the values of a row, or None where they may not fit."""
-    reads, fits, keeps, values, namespace = _tests(columns, keys)
+    reads, fits, keeps, values, namespace = _tests(columns, keys, also)
     source = "\n".join(
         [
             "def read(row):",
@@ -200,13 +201,13 @@ def _compile(
     return compiled
 
 
-def _tried(column: Column) -> Callable[[Any], bool]:
+def _tried(column: Column, also: Check) -> Callable[[Any], bool]:
     """Return a check that converts a value to see whether it fits."""
     single = [column]
 
     def fits(value: Any) -> bool:
         try:
-            rows_to_batch([(value,)], single, "")
+            also(rows_to_batch([(value,)], single, ""), single, "")
         except SchemaMismatchError:
             return False
         return True
@@ -216,6 +217,15 @@ def _tried(column: Column) -> Callable[[Any], bool]:
 
 class RowCollector:
     """Checks rows, and makes batches of those that were gathered.
+
+    Parameters
+    ----------
+    columns
+        The columns of the rows.
+    table
+        The name of the table, for errors.
+    also
+        What else is asked of rows, and raises SchemaMismatchError.
 
     Attributes
     ----------
@@ -231,16 +241,19 @@ class RowCollector:
     2
     """
 
-    def __init__(self, columns: Sequence[Column], table: str) -> None:
+    def __init__(
+        self, columns: Sequence[Column], table: str, also: Check = lambda *_: None
+    ) -> None:
         self.width = len(columns)
+        self._also = also
         self._columns = columns
         self._table = table
         self._names = [column.name for column in columns]
         self._schema = arrow_schema(columns)
         self._plain = all(_condition(column.type, "") is not None for column in columns)
         self._check_form = RowChecker(columns, table)
-        self._read_dict = _compile(columns, self._names)
-        self._read_sequence = _compile(columns, range(len(columns)))
+        self._read_dict = _compile(columns, self._names, also)
+        self._read_sequence = _compile(columns, range(len(columns)), also)
 
     def values(self, row: Row) -> Sequence[Any]:
         """Return the values of a row, by column.
@@ -258,7 +271,7 @@ class RowCollector:
             values = self._read_sequence(row)
         if values is None:
             self._check_form(row)
-            rows_to_batch([row], self._columns, self._table)
+            self._also(rows_to_batch([row], self._columns, self._table), self._columns, self._table)
             given = [row.get(name) for name in self._names] if isinstance(row, Mapping) else row
             values = tuple(map(_kept, given))
         return values
@@ -288,7 +301,7 @@ class RowCollector:
         otherwise
             Called for rows that are no dicts or do not surely fit, and while the gate is closed.
         """
-        reads, fits, keeps, values, namespace = _tests(self._columns, self._names)
+        reads, fits, keeps, values, namespace = _tests(self._columns, self._names, self._also)
         source = "\n".join(
             [
                 "def take(row):",

@@ -213,7 +213,7 @@ def test_names_that_are_patterns(
     assert [{name: row[name] for name in ODD} for row in shown] == rows.select(all_exact(ODD)).rows(
         named=True
     )
-    assert [row["^f.*$"] for row in shown] == ["NaN", "1.0"]
+    assert [row["^f.*$"] for row in shown] == ["NaN", 1.0]
     assert [row["f"] for row in shown] == [0.5, 2.0]
     assert shown[0]["^n.*$"] == {name: f"{i}" for i, name in enumerate(ODD)}
     assert shown[0]["n"] == [{name: 0.5 + i for i, name in enumerate(ODD)}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.errors import FlussError, NetworkError
+from fluss_df.errors import FlussError, NetworkError, SchemaMismatchError
 
 SCHEMA = pa.schema([("id", pa.int64())])
 PATHS = [fluss.TablePath("fluss", name) for name in ("a", "b")]
@@ -100,10 +101,9 @@ def test_waiting_on_the_thread_that_would_bring_the_answer_is_an_error(
 
 @pytest.mark.parametrize("address", ["a..b:9123", f"{'x' * 70}.y:9123"])
 def test_names_that_no_host_has_are_told(address: str) -> None:
-    options = {"bootstrap.servers": address, "client.retry-timeout": "100"}
-    admin = fluss.FlussConnection.create(fluss.Config(options)).get_admin()
+    config = fluss.Config({"bootstrap.servers": address, "client.retry-timeout": "100"})
     with pytest.raises(NetworkError, match="cannot connect to"):
-        admin.list_databases()
+        fluss.FlussConnection.create(config)
 
 
 def forked(work: Any) -> int:
@@ -157,3 +157,25 @@ def test_lookups_of_a_closed_connection_keep_no_other_from_its_reset(
     assert forked(work) == 0
     for other in others:
         other.close()
+
+
+@pytest.mark.parametrize("keys", [["id"], []])
+def test_a_time_that_rows_do_not_hold_is_refused_alone(
+    connection: fluss.FlussConnection, keys: list[str]
+) -> None:
+    path = fluss.TablePath("fluss", f"t{len(keys)}")
+    schema = fluss.Schema(pa.schema([("id", pa.int64()), ("t", pa.time64("us"))]), keys or None)
+    properties = {} if keys else {"table.log.format": "indexed"}
+    descriptor = fluss.TableDescriptor(schema, bucket_count=1, properties=properties)
+    connection.get_admin().create_table(path, descriptor)
+    table = connection.get_table(path)
+    upserts = table.new_upsert().create_writer() if keys else None
+    writer = upserts or table.new_append().create_writer()
+    write = upserts.upsert if upserts is not None else writer.append  # type: ignore[union-attr]
+    write({"id": 1, "t": dt.time(1, 2, 3, 4000)})
+    for row in ({"id": 2, "t": dt.time(1, 2, 3, 4)}, {"t": dt.time(1, 2, 3, 4), "id": None}):
+        with pytest.raises(SchemaMismatchError):
+            write(row)
+    write({"id": 3, "t": None})
+    writer.flush()
+    assert count(connection, path) == 2
