@@ -312,7 +312,7 @@ def _unpack(archive: tarfile.TarFile, folder: Path, room: int, read: Callable[[]
 
 
 def _read_catalog(folder: Path) -> None:
-    """Read the catalog as an engine does when it opens the folder.
+    """Read the catalog as an engine does when it opens the folder; remove data of no table.
 
     Raises FlussError where it would not.
     """
@@ -338,6 +338,10 @@ def _read_catalog(folder: Path) -> None:
         kept = files.table(table_id)
         with damage_in(kept.first):
             tables.append(Table.from_json(kept.read()[0]))
+    # tables that were dropped while the backup was written; an engine would set their rows aside
+    for part in list(files.unknown({table.id for table in tables})):
+        if part.is_dir():
+            shutil.rmtree(part)
     if version == FORMAT:
         # an archive is whole or refused: the buckets that it has are those that have rows
         convert_old_format(files, tables)
