@@ -113,11 +113,10 @@ def test_times_that_rows_cannot_hold(tables: Tables) -> None:
     writer = made.new_append().create_writer()
     with pytest.raises(SchemaMismatchError, match=r"'t'.*whole milliseconds"):
         writer.write_arrow(data)
-    handle = writer.append(data.to_pylist()[0])
     with pytest.raises(SchemaMismatchError, match=r"'t'.*whole milliseconds"):
-        handle.wait()
-    with pytest.raises(SchemaMismatchError, match="whole milliseconds"):
-        writer.close()
+        writer.append(data.to_pylist()[0])
+    # neither is a row that waits for a flush
+    writer.close()
     assert tables.read(made).num_rows == 0
 
 
