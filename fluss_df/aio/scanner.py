@@ -266,7 +266,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
 
         A subscription that failed is not reported any more. A read that was cancelled is ended.
         """
-        self._core.give_up()
+        self._core._give_up()
         await watched(self._thread.submit(self._core.close))
 
     def _checked(self, work: Callable[[], T]) -> T:
@@ -297,7 +297,7 @@ _scanners: Final[weakref.WeakSet[LogScanner]] = weakref.WeakSet()
 
 def _give_up_all() -> None:
     for scanner in list(_scanners):
-        scanner.core.give_up()
+        scanner.core._give_up()
 
 
 at_end(EndStep.SCANNERS, _give_up_all)

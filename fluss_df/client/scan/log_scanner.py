@@ -423,14 +423,14 @@ class LogScanner(Ready, Closing):
 
     def close(self) -> None:
         """Close the sockets, and end a read of another thread; a second call does nothing."""
-        self.give_up()
+        self._give_up()
         with self._lock:
             self._buffer.clear(self._subscriptions.values())
             self._subscriptions.clear()
             self._closed = True
         return ready(None)
 
-    def give_up(self) -> None:
+    def _give_up(self) -> None:
         """Have a read of all rows end with an error, as nobody waits for it any more."""
         self._given_up.set()
 
