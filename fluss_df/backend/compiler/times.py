@@ -185,7 +185,7 @@ def cast(op: ops.Cast, **kw: Any) -> pl.Expr:
     Polars has units of 3, 6 and 9 digits, and cuts off what is less than one of them.
     """
     if op.to.is_date() and _has_other_zone(op.arg):
-        return date(ops.Date(op.arg), **kw)
+        return part_of_moment(ops.Date(op.arg), **kw)
     step = _STEPS_OF_DIGITS.get(op.to.scale) if op.to.is_timestamp() else None
     if step is None or op.arg.dtype == op.to:
         plain: pl.Expr = _cast(op, **kw)
@@ -217,28 +217,17 @@ def _has_other_zone(value: ops.Value) -> bool:
     return value.dtype.is_timestamp() and value.dtype.timezone not in (None, "UTC")
 
 
-_date = translate.dispatch(ops.Date)
-_time = translate.dispatch(ops.Time)
+_parts = {kind: translate.dispatch(kind) for kind in (ops.Date, ops.Time)}
 
 
-@rule(ops.Date)
-def date(op: ops.Date, **kw: Any) -> pl.Expr:
-    """Return the day of a time, in its zone, where Polars takes that in UTC."""
-    if _has_other_zone(op.arg):
-        value: pl.Expr = translate(op.arg, **kw)
-        return value.dt.date()
-    plain: pl.Expr = _date(op, **kw)
-    return plain
-
-
-@rule(ops.Time)
-def time(op: ops.Time, **kw: Any) -> pl.Expr:
-    """Return the time of the day, in the zone of a time."""
-    if _has_other_zone(op.arg):
-        value: pl.Expr = translate(op.arg, **kw)
-        return value.dt.time()
-    plain: pl.Expr = _time(op, **kw)
-    return plain
+@rule(ops.Date, ops.Time)
+def part_of_moment(op: ops.Date | ops.Time, **kw: Any) -> pl.Expr:
+    """Return the day, or the time of the day, in the zone of a time; Polars takes that in UTC."""
+    if not _has_other_zone(op.arg):
+        plain: pl.Expr = _parts[type(op)](op, **kw)
+        return plain
+    value: pl.Expr = translate(op.arg, **kw)
+    return value.dt.date() if isinstance(op, ops.Date) else value.dt.time()
 
 
 # a %f behind no other %, of which two mean one

@@ -16,8 +16,8 @@ from fluss_df.io.base.names import exact, exact_fields
 
 _WRAPPED = '{"v":'
 _SUBSECOND = "%.f"
-# since 1970, of what Polars can write out: the year 255,000
-_MOST_SECONDS = 8 * 10**12
+#: Since 1970, of what Polars can write out: the year 255,000.
+MOST_SECONDS = 8 * 10**12
 
 
 def json_lines(frame: pl.DataFrame) -> str:
@@ -99,7 +99,7 @@ def _plain(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
                 return moment.dt.strftime(form) + pl.lit(zone)
             # Polars panics beyond: the number since 1970 is written there
             number = value.to_physical()
-            most = _MOST_SECONDS * {"ms": 10**3, "us": 10**6}[kind.time_unit]
+            most = MOST_SECONDS * {"ms": 10**3, "us": 10**6}[kind.time_unit]
             far = (number >= most) | (number <= -most)
             text = pl.when(~far).then(moment).dt.strftime(form) + pl.lit(zone)
             return pl.when(far).then(number.cast(pl.String)).otherwise(text)

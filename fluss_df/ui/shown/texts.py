@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from fluss_df.client.admin.results import HIDDEN, ConfigEntry, ConfigSource
 from fluss_df.io.base.names import exact
+from fluss_df.io.base.texts import MOST_SECONDS
 from fluss_df.metadata import ServerNode
 from fluss_df.texts.secret_texts import shown_option
 
@@ -24,8 +25,6 @@ _KINDS: Final = {
     "Float64": "double", "Binary": "bytes",
 }  # fmt: skip
 _MOST_ENTRIES: Final = 20
-# since 1970, of what Polars can write out: the year 255,000
-_MOST_SECONDS: Final = 8 * 10**12
 # what would move the text around it, or hide: shown as its number
 _INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
@@ -187,7 +186,7 @@ def _is_sayable(moments: pl.Series, kind: pl.Datetime) -> bool:
     """Whether Polars can write moments out: for years of more than six digits it panics."""
     if kind.time_unit == "ns":
         return True
-    most = _MOST_SECONDS * {"ms": 10**3, "us": 10**6}[kind.time_unit]
+    most = MOST_SECONDS * {"ms": 10**3, "us": 10**6}[kind.time_unit]
     numbers = moments.to_physical().drop_nulls()
     return bool(((numbers < most) & (numbers > -most)).all())
 
