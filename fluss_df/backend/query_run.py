@@ -15,14 +15,14 @@ from sqlglot import exp
 
 from fluss_df.backend.backend import Backend
 from fluss_df.backend.parameters import bind, numbered, without_catalog
-from fluss_df.backend.plain_reads import PlainQuery, plain_query, plain_read
+from fluss_df.backend.plain_reads import PlainQuery, PlainRead, plain_query, plain_read
 from fluss_df.backend.sql.ddl import RESET
 from fluss_df.backend.sql.queries import SqlScope, count_hints, require_no_files
 from fluss_df.backend.sql.statements import bare_statement, explained_query, parsed_statement
 from fluss_df.errors import FlussError
 from fluss_df.hooks import Closing
 from fluss_df.io.base.names import exact
-from fluss_df.io.polars_reader import LogRead, copy_with_scans
+from fluss_df.io.polars_reader import copy_with_scans
 from fluss_df.io.scan import explain
 from fluss_df.io.scans.flow import Flow
 from fluss_df.io.scans.report import ScanReport
@@ -233,13 +233,11 @@ class QueryRun(Closing):
         self._flow.check()
         with _errors():
             planned = plain_read(query, frame, schema)
-        return None if planned is None else self._decoded(*planned, schema.names)
+        return None if planned is None else self._decoded(planned, schema.names)
 
-    def _decoded(
-        self, read: LogRead, columns: Sequence[str], names: Sequence[str]
-    ) -> Iterator[pa.Table]:
+    def _decoded(self, read: PlainRead, names: Sequence[str]) -> Iterator[pa.Table]:
         self._start()
-        with contextlib.closing(read.tables(columns)) as tables:
+        with contextlib.closing(read.tables()) as tables:
             for table in tables:
                 self._flow.check()
                 if table is not None:
@@ -276,7 +274,12 @@ class QueryRun(Closing):
     def _cut(self, rows: pl.DataFrame | pa.Table) -> Iterator[pa.RecordBatch]:
         count = len(rows)
         size = rows.nbytes if isinstance(rows, pa.Table) else int(rows.estimated_size())
-        step = max(1, count // max(1, -(-size // self._batch_bytes)))
+        # one batch of the log is one here, also where it is a little larger
+        step = max(1, -(-count // max(1, round(size / self._batch_bytes))))
+        if isinstance(rows, pa.Table) and count >= rows.column(0).num_chunks * step // 2:
+            # batches of the log that are large enough as they are: to join them would copy them
+            yield from rows.cast(self.schema).to_batches(max_chunksize=step)
+            return
         for begin in range(0, count, step):
             part = rows.slice(begin, step)
             table = part if isinstance(part, pa.Table) else part.to_arrow()

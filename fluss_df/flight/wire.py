@@ -70,20 +70,61 @@ def schema_bytes(schema: pa.Schema) -> bytes:
 
 def flight_data(message: Any) -> bytes:
     """Return a message of Arrow's IPC, as ``serialize()`` gives it, as one of Flight."""
-    view = memoryview(message)
-    (length,) = struct.unpack_from("<i", view, 4)
-    header, body = view[8 : 8 + length], view[8 + length :]
-    parts: list[Any] = [_HEADER, encode_varint(length), header]
-    if len(body):
-        parts += [_BODY, encode_varint(len(body)), body]
-    return b"".join(parts)
+    return _flight_data([memoryview(message)])
+
+
+def _flight_data(parts: list[memoryview]) -> bytes:
+    """Return a message of Arrow's IPC, in parts, as one of Flight: its body is copied once."""
+    # behind four bytes that are always the same
+    (length,) = struct.unpack_from("<i", _taken(parts, 8), 4)
+    header = _taken(parts, length)
+    size = sum(map(len, parts))
+    message: list[bytes | memoryview] = [_HEADER, encode_varint(length), header]
+    if size:
+        message += [_BODY, encode_varint(size), *parts]
+    return b"".join(message)
+
+
+def _taken(parts: list[memoryview], size: int) -> bytes:
+    """Take the first bytes of parts away, and return them."""
+    taken = b""
+    while len(taken) < size:
+        part = parts.pop(0)
+        wanted = size - len(taken)
+        taken += part[:wanted]
+        if len(part) > wanted:
+            parts.insert(0, part[wanted:])
+    return taken
+
+
+class _Written(io.RawIOBase):
+    """Takes what Arrow writes, as it is given, without copying it."""
+
+    def __init__(self) -> None:
+        self.parts: list[memoryview] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.parts.append(memoryview(data))
+        return len(data)
 
 
 def stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     """Return the messages of a schema and its batches."""
-    yield flight_data(schema.serialize())
-    for batch in batches:
-        yield flight_data(batch.serialize())
+    begin = schema.serialize()
+    yield flight_data(begin)
+    written = _Written()
+    with pa.ipc.new_stream(pa.PythonFile(written, mode="w"), schema) as writer:
+        # it writes the columns with its first batch
+        behind = len(begin)
+        for batch in batches:
+            writer.write_batch(batch)
+            parts, written.parts = written.parts, []
+            _taken(parts, behind)
+            behind = 0
+            yield _flight_data(parts)
 
 
 class _Source(io.RawIOBase):

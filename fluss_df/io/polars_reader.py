@@ -77,7 +77,8 @@ class FlussScan(ScanNode):
         if lake is None:
             if tiered_meanwhile(self.source, self.known.info, plan):
                 return self.frame(query)
-            return LogRead(self, self.known.info, plan).lazy_for(conditions)
+            read = LogRead(self, self.known.info, plan, tuple(query.filters))
+            return read.lazy_for(conditions)
         usable = conditions if query.limit is None else []
         files = wanted_files(self.known.info, lake, usable)
         rows, part = lake_half(self.source, self.known.info, lake, files)
@@ -147,12 +148,21 @@ def plan_digest(frame: pl.LazyFrame) -> str | None:
 
 
 class LogRead(PlannedRead):
-    """A planned scan of a log."""
+    """A planned scan of a log.
 
-    def __init__(self, scan: FlussScan, info: TableInfo, plan: ScanPlan) -> None:
+    Attributes
+    ----------
+    filters
+        What Polars filters its rows by, right behind it; empty, too, for a part of a scan.
+    """
+
+    def __init__(
+        self, scan: FlussScan, info: TableInfo, plan: ScanPlan, filters: tuple[pl.Expr, ...] = ()
+    ) -> None:
         super().__init__(plan, scan.polars_schema, scan.runs)
         self.source = scan.source
         self.info = info
+        self.filters = filters
 
     def lazy_for(self, conditions: Iterable[PolarsConjunct]) -> pl.LazyFrame:
         """Return the frame of the rows in a query; where all are in the lake, nothing is read."""

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
 from polars.lazyframe.engine import _CollectBatches, _LocalEngine
@@ -32,6 +32,7 @@ NOT_SERIALIZED: Final = (
 _PICKLED = re.compile(rb"\xcc?\x80[\x04\x05]\xcc?\x95")
 _RESOLVED = re.compile(r", cached_resolves: \d+")
 _SOURCE = re.compile(r"\bSCAN\b")
+_FILTER = re.compile(r"^ *FILTER\b", re.MULTILINE)
 # names that Ibis makes up for columns, other ones each time
 _MADE_UP = re.compile(rb"(ibis_[^\"\x00\n]{1,255}?_)([a-z2-7]{26})(?![a-z2-7])")
 # one that is read, and one that has no rows
@@ -101,16 +102,31 @@ def plan_text(frame: pl.LazyFrame) -> str:
     return frame.explain()
 
 
-def shown_numbers(frame: pl.LazyFrame, key: str) -> tuple[list[int], bool]:
-    """Return the numbers that sources of a query show as ``key: #number`` in its plan, each once.
+class ShownSources(NamedTuple):
+    """What the plan of a query shows of its sources.
 
-    In the order of the plan. And whether every source, but for frames in memory, is a Fluss scan.
-    The plan is made once for both, because that asks servers.
+    Attributes
+    ----------
+    numbers
+        What they show as ``key: #number``, each once, in the order of the plan.
+    are_ours
+        Whether every source, but for frames in memory, is a Fluss scan.
+    filtered_within
+        Whether no rows are filtered but by sources.
     """
+
+    numbers: list[int]
+    are_ours: bool
+    filtered_within: bool
+
+
+def shown_sources(frame: pl.LazyFrame, key: str) -> ShownSources:
+    """Return what the plan of a query shows of its sources: it is made once, as it asks servers."""
     plan = frame.explain()
     found = re.findall(rf"^\s+(?:INFO: )?{key}: #(\d+)(?: \||$)", plan, re.MULTILINE)
     alone = len(_SOURCE.findall(plan)) == len(_OURS.findall(plan))
-    return [int(number) for number in dict.fromkeys(found)], alone
+    numbers = [int(number) for number in dict.fromkeys(found)]
+    return ShownSources(numbers, alone, not _FILTER.search(plan))
 
 
 def counts_node(counted: pl.LazyFrame, node: str) -> bool:

@@ -17,7 +17,7 @@ import polars as pl
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.hooks import ForkStep, after_fork
 from fluss_df.observe import spans
-from fluss_df.polars_adapter.plans import shown_numbers
+from fluss_df.polars_adapter.plans import ShownSources, shown_sources
 from fluss_df.pushdown.plan import ScanPlan, Split
 from fluss_df.texts.html_tables import MOST_ROWS, pairs, table
 
@@ -344,19 +344,28 @@ def planned_in(frame: pl.LazyFrame) -> list[Planned]:
     return _planned(frame)[0]
 
 
+def planned_filtered(frame: pl.LazyFrame) -> list[Planned] | None:
+    """Return the scans of a query as :func:`planned_in`; None where it filters their rows later.
+
+    Filters right behind a scan are the scan's.
+    """
+    found, shown = _planned(frame)
+    return found if shown.filtered_within else None
+
+
 def planned_alone(frame: pl.LazyFrame) -> list[Planned] | None:
     """Return the scans of a query as :func:`planned_in`; None where it reads something else, too.
 
     Frames in memory count for nothing.
     """
-    found, alone = _planned(frame)
-    return found if alone else None
+    found, shown = _planned(frame)
+    return found if shown.are_ours else None
 
 
-def _planned(frame: pl.LazyFrame) -> tuple[list[Planned], bool]:
-    numbers, alone = shown_numbers(frame, "scan")
-    found = map(_plans.get, numbers)
-    return [planned for planned in found if planned is not None], alone
+def _planned(frame: pl.LazyFrame) -> tuple[list[Planned], ShownSources]:
+    shown = shown_sources(frame, "scan")
+    found = map(_plans.get, shown.numbers)
+    return [planned for planned in found if planned is not None], shown
 
 
 class ScanLog:
