@@ -71,6 +71,8 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fluss-df-aio-scan")
         # errors of subscriptions, for the next call that reads
         self._problems: deque[BaseException] = deque()
+        # calls whose rows somebody waits for
+        self._awaited = 0
         # results of calls that were cancelled before they were returned
         self._kept: deque[Taken] = deque()
         self._kept_tables: deque[pa.Table] = deque()
@@ -264,9 +266,11 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     async def close(self) -> None:
         """Close the sockets; a second call does nothing.
 
-        A subscription that failed is not reported any more. A read that was cancelled is ended.
+        A subscription that failed is not reported any more. A read that was cancelled is ended;
+        one that is still awaited goes on to its end first.
         """
-        self._core._give_up()
+        if not self._awaited:
+            self._core._give_up()
         await watched(self._thread.submit(self._core.close))
 
     def _checked(self, work: Callable[[], T]) -> T:
@@ -282,6 +286,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     ) -> T:
         """Run a call on the scanner's thread; ``keep`` gets its result if this is cancelled."""
         future = self._thread.submit(self._checked, work)
+        self._awaited += 1
         try:
             return await watched(future)
         except asyncio.CancelledError:
@@ -289,6 +294,8 @@ class LogScanner(Facade[core_scanner.LogScanner]):
                 given_up.set()
             future.add_done_callback(partial(_keep_result, keep))
             raise
+        finally:
+            self._awaited -= 1
 
 
 # the program waits at its end for their threads, which nothing else would end

@@ -343,6 +343,35 @@ def test_a_read_that_was_cancelled_ends_with_its_scanner(
     assert ended.wait(20)
 
 
+def test_a_read_that_is_awaited_goes_on_to_its_end_before_a_close(
+    table: core.FlussTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = table.new_scan().create_record_batch_log_scanner()
+    begun, may = threading.Event(), threading.Event()
+    real = parallel.ParallelRead.__iter__
+
+    def late(self: parallel.ParallelRead[pa.Table]) -> Iterator[pa.Table | None]:
+        begun.set()
+        assert may.wait(20)
+        yield from real(self)
+
+    monkeypatch.setattr(parallel.ParallelRead, "__iter__", late)
+
+    async def main() -> int:
+        scanner = fluss.LogScanner(made)
+        scanner.subscribe(0, 0)
+        read = asyncio.ensure_future(scanner.to_arrow())
+        assert await asyncio.to_thread(begun.wait, 20)
+        close = asyncio.ensure_future(scanner.close())
+        # it has told the read what it has to tell it
+        await asyncio.sleep(0)
+        may.set()
+        await close
+        return (await read).num_rows
+
+    assert asyncio.run(main()) > 0
+
+
 def test_a_snapshot_is_read_again_after_an_iteration_that_did_not_begin() -> None:
     with EmbeddedFluss() as engine, engine.connection() as connection:
         path = core.TablePath("fluss", "k")

@@ -302,3 +302,22 @@ def test_maps_of_segments_are_not_kept_for_good(
         tablet = engine.engine.bucket(TableBucket(0, 0))[1]
         assert len(list(tablet._segments)) > 15
         assert sum(segment._map is not None for segment in tablet._segments) <= 5
+
+
+def test_a_segment_that_grows_keeps_its_map_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "_MAP", {})
+    monkeypatch.setattr(segments, "_MOST_MAPS", 5)
+    with EmbeddedFluss(tmp_path) as engine, engine.connection() as connection:
+        for name in ("grown", "other"):
+            for part in range(8):
+                fluss.write_fluss(
+                    pl.DataFrame({"id": [part]}), name, connection=connection,
+                    create_if_not_exists=True, bucket_count=1,
+                )  # fmt: skip
+                assert fluss.read_fluss(name, connection=connection).height == part + 1
+        # each growth had a map of its own: no older one of them counts any more
+        for table in range(2):
+            tablet = engine.engine.bucket(TableBucket(table, 0))[1]
+            assert tablet._segments[-1]._map is not None

@@ -483,6 +483,34 @@ def test_all_or_nothing_whose_publishing_fails(
     assert not engine.get_admin().list_partition_infos(TablePath(sink.ledger, "staged"))
 
 
+def test_all_or_nothing_that_is_refused_is_told_as_it_is(
+    engine: FlussConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = Sink(engine, tmp_path / "checkpoint", False)
+    given = {
+        "path": str(sink.table),
+        "bootstrap.servers": engine.config.bootstrap_servers,
+        "all.or.nothing": "true",
+        "ledger.database": sink.ledger,
+    }
+    writer = AllOrNothingWriter(WriteOptions.parse(given), spark_schema(SCHEMA), False)
+    messages: list[Any] = [
+        writer.write(iter(task.to_arrow().cast(SCHEMA).to_batches())) for task in sink.tasks(0, 40)
+    ]
+    asked = []
+
+    async def refused(self: Publisher, *args: Any) -> None:
+        asked.append(args)
+        raise FlussError("no right to WRITE", ErrorCode.AUTHORIZATION_EXCEPTION)
+
+    monkeypatch.setattr(Publisher, "_send", refused)
+    with pytest.raises(FlussError) as found:
+        writer.commit(messages)
+    assert found.value.message == "no right to WRITE"
+    assert len(asked) == 1
+    assert sink.found() == []
+
+
 async def _one_by_one(self: Publisher, by_bucket: Any) -> None:
     for bucket, pieces in by_bucket.items():
         await self._send_all(bucket, pieces)

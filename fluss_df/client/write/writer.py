@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import functools
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -321,7 +322,8 @@ class TableWriter(Ready, Closing):
         Raises TimeoutError when acknowledgements are outstanding after ``timeout_ms``.
         """
         began = time.monotonic()
-        timeout_s = None if timeout_ms is None else timeout_ms / 1000
+        # more than locks can wait for is for ever, as Java's clients say it
+        timeout_s = None if timeout_ms is None else min(timeout_ms / 1000, threading.TIMEOUT_MAX)
         shielded(functools.partial(self._accumulator.drain_within, timeout_s))
         sender = self._accumulator.sender
         if sender is None:

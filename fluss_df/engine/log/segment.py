@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import json
 import mmap
@@ -388,17 +387,18 @@ class _KeptMaps:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._segments: collections.deque[weakref.ref[Segment]] = collections.deque()
+        # in the order in which they were mapped
+        self._segments: weakref.WeakKeyDictionary[Segment, None] = weakref.WeakKeyDictionary()
 
     def add(self, segment: Segment) -> None:
         """Take note of a segment that has a new map."""
         with self._lock:
-            self._segments.append(weakref.ref(segment))
-            most = min(_MOST_MAPS, allowed_files() // 4)
-            while len(self._segments) > most:
-                oldest = self._segments.popleft()()
-                if oldest is not None and oldest is not segment:
-                    oldest.forget_map()
+            self._segments.pop(segment, None)
+            self._segments[segment] = None
+            most = max(1, min(_MOST_MAPS, allowed_files() // 4))
+            for oldest in list(self._segments)[:-most]:
+                del self._segments[oldest]
+                oldest.forget_map()
 
 
 _kept_maps: Final = _KeptMaps()

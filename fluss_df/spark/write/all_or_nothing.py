@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -12,6 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from fluss_df.client.runtime.retry import STALE_METADATA, is_transient
 from fluss_df.errors import FlussError
 from fluss_df.io.runs.losses import Losses
 from fluss_df.spark.boundary import called_by_spark
@@ -98,31 +100,34 @@ class AllOrNothingWriter(DataSourceArrowWriter):
             self._forget()
 
     def _publish(self, publisher: Publisher, manifest: Manifest, table: str) -> None:
-        """Publish, once more where it fails; then say what is there, as what is staged is dropped.
+        """Publish, once more where that may help; then say what is there: what is staged goes.
 
-        Raises FlussError when it failed twice.
+        Raises FlussError when it failed for good.
         """
-        try:
-            publisher.publish(0, manifest, fresh=True)
-            return
-        except FlussError as error:
-            logger.warning(
-                "publishing write %s into table %s failed, and is tried once more: %s",
-                *(self._name, table, error.message),
-            )
-        try:
-            publisher.publish(0, manifest, fresh=False)
-        except FlussError as error:
+        for fresh in (True, False):
             try:
-                found = str(publisher.landed(0, manifest))
-            except FlussError:
-                found = "an unknown number"
-            raise FlussError(
-                f"{error.message}; a part of the write may be in table {table}, and stays: {found}"
-                f" of the {manifest.pieces} log batches that its {manifest.rows} rows were sent in"
-                " are there now. Look for its rows before it is run again, which writes them twice",
-                error.error_code,
-            ) from error
+                publisher.publish(0, manifest, fresh=fresh)
+                return
+            except FlussError as error:
+                if fresh and (is_transient(error) or error.error_code in STALE_METADATA):
+                    logger.warning(
+                        "publishing write %s into table %s failed, and is tried once more: %s",
+                        *(self._name, table, error.message),
+                    )
+                    continue
+                found: int | str = "an unknown number"
+                with contextlib.suppress(FlussError):
+                    found = publisher.landed(0, manifest)
+                if found == 0 and not is_transient(error):
+                    # refused before anything was sent
+                    raise
+                raise FlussError(
+                    f"{error.message}; a part of the write may be in table {table}, and stays:"
+                    f" {found} of the {manifest.pieces} log batches that its {manifest.rows} rows"
+                    " were sent in are there now. Look for its rows before it is run again, which"
+                    " writes them twice",
+                    error.error_code,
+                ) from error
 
     @called_by_spark
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
