@@ -259,8 +259,3 @@ class DeadlineExceededError(FlussError, TimeoutError):
 
     def __init__(self, message: str, error_code: int = ErrorCode.REQUEST_TIME_OUT) -> None:
         super().__init__(message, error_code)
-
-
-def error_name(code: int) -> str:
-    """Return the name of an error code, or its number in digits where it is not known."""
-    return _NAMES.get(code, str(code))

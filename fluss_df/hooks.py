@@ -15,7 +15,7 @@ import enum
 import os
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -148,6 +148,16 @@ if hasattr(os, "register_at_fork"):
     # one for each step, so that a hook that fails does not keep the next from running
     for _step in ForkStep:
         _register(_step)
+
+
+@contextlib.contextmanager
+def undoing(undo: Callable[[], object]) -> Iterator[None]:
+    """Undo what a block began, where it does not come to its end."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
 
 
 class Closing:

@@ -24,6 +24,7 @@ from fluss_df.engine.log.synced_point import BucketIds
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.tables.buckets import java_name
 from fluss_df.engine.used_buckets import UsedBuckets, missing
+from fluss_df.hooks import undoing
 from fluss_df.metadata import TableBucket
 
 # Files that an open bucket has. Log: the newest segment, its memory map, and the file ``synced``.
@@ -177,7 +178,7 @@ class BucketLoader:
         with self._lock:
             if self._resources is None:
                 self._resources = KvResources(self._folder_lock)
-        try:
+        with undoing(tablet.abandon):
             reserve = functools.partial(self._catalog.sequence_range, table)
             kv = KvTablet(
                 store_folder(folder),
@@ -188,7 +189,4 @@ class BucketLoader:
                 visible_when_synced=synced,
                 most_bytes=self._settings.answer_bytes,
             )
-        except BaseException:
-            tablet.abandon()
-            raise
         return OpenBucket(tablet, self._counters, kv)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import grpc
 import pyarrow as pa
 
+from fluss_df.engine.access.security import Security
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.flight.access import Access
 from fluss_df.flight.calls import Calls
@@ -20,7 +21,7 @@ from fluss_df.flight.options import FlightLimits
 from fluss_df.flight.service import Service
 from fluss_df.flight.sessions import Sessions
 from fluss_df.flight.statements import Statements
-from fluss_df.hooks import Closing, EndStep, at_end
+from fluss_df.hooks import Closing, EndStep, at_end, undoing
 from fluss_df.memory import reuse_large_blocks
 
 _SWEEP_S: Final = 5.0
@@ -98,11 +99,8 @@ class FlightSqlServer(Closing):
             # beyond the threads there is: a refusal needs none
             maximum_concurrent_rpcs=self._limits.calls,
         )
-        try:
+        with undoing(self._calls.close):
             self.port = self._listen(host, port, credentials)
-        except BaseException:
-            self._calls.close()
-            raise
         self._server.start()
         _open.add(self)
         threading.Thread(target=self._sweep, name="fluss-df-flight-sweep", daemon=True).start()
@@ -177,18 +175,8 @@ def _credentials(
     key: str | os.PathLike[str] | None,
     client_ca: str | os.PathLike[str] | None,
 ) -> Any:
-    if (cert is None) != (key is None):
-        raise FlussError(
-            "tls_cert and tls_key belong together: a certificate is of no use without its key",
-            ErrorCode.INVALID_CONFIG_EXCEPTION,
-        )
+    Security(tls_cert=cert, tls_key=key, tls_client_ca=client_ca)  # refuses what is of no use
     if cert is None or key is None:
-        if client_ca is not None:
-            raise FlussError(
-                "tls_client_ca asks peers for certificates, which takes TLS: give tls_cert and"
-                " tls_key, too",
-                ErrorCode.INVALID_CONFIG_EXCEPTION,
-            )
         return None
     ca = None if client_ca is None else _read(client_ca)
     return grpc.ssl_server_credentials(

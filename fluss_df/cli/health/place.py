@@ -62,6 +62,7 @@ def place(connection: str | None) -> Iterator[Finding]:
 def _folder(given: Path) -> Iterator[Finding]:
     from fluss_df.engine.files.files import holds_data, read_format
     from fluss_df.engine.files.lock_file import owner_of
+    from fluss_df.engine.files.ownership import lives
 
     try:
         folder = given.expanduser().resolve()
@@ -98,7 +99,7 @@ def _folder(given: Path) -> Iterator[Finding]:
     else:
         yield ok("data", f"layout {version}; fluss-df check {folder} reads every byte")
     owner = owner_of(folder)
-    if owner is None or not _alive(owner[0]) or _is_locked(folder) is False:
+    if owner is None or not lives(owner[0]) or _is_locked(folder) is False:
         yield ok("owner", "nobody has the folder open")
         return
     pid, path = owner
@@ -111,16 +112,6 @@ def _folder(given: Path) -> Iterator[Finding]:
         return
     yield ok("owner", f"process {pid} has the folder open; others connect to it by {path}")
     yield from _connected(folder)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _is_locked(folder: Path) -> bool | None:

@@ -7,10 +7,9 @@ files and folders are named by ids, which are never used twice.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ from fluss_df.engine.tables.tables import (
     now_ms,
 )
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import undoing
 from fluss_df.metadata import DatabaseDescriptor, TableBucket, TablePath
 from fluss_df.schema import Schema, TableDescriptor
 
@@ -121,7 +121,7 @@ class Catalog:
     def _id(self, kind: str) -> int:
         if self._next[kind] >= self._reserved[kind]:
             self._reserved[kind] = self._next[kind] + _BLOCK
-            with _undoing(lambda: self._reserved.update({kind: self._next[kind]})):
+            with undoing(lambda: self._reserved.update({kind: self._next[kind]})):
                 self._save()
         self._next[kind] += 1
         return self._next[kind] - 1
@@ -149,7 +149,7 @@ class Catalog:
                 )
             now = now_ms()
             self._databases[name] = Database(descriptor, now, now)
-            with _undoing(lambda: self._databases.pop(name)):
+            with undoing(lambda: self._databases.pop(name)):
                 self._save()
 
     def alter_database(self, name: str, descriptor: DatabaseDescriptor) -> None:
@@ -157,7 +157,7 @@ class Catalog:
         with self._lock:
             old = self.database(name)
             self._databases[name] = Database(descriptor, old.created, now_ms())
-            with _undoing(lambda: self._databases.update({name: old})):
+            with undoing(lambda: self._databases.update({name: old})):
                 self._save()
 
     def drop_database(
@@ -179,7 +179,7 @@ class Catalog:
                 self.drop_table(table.path, False)
                 dropped.append(table)
             database = self._databases.pop(name)
-            with _undoing(lambda: self._databases.update({name: database})):
+            with undoing(lambda: self._databases.update({name: database})):
                 self._save()
 
     def databases(self) -> list[str]:
@@ -343,7 +343,7 @@ class Catalog:
         with self._lock:
             self._current(table)
             old, table.lake = table.lake, lake
-            with _undoing(lambda: setattr(table, "lake", old)):
+            with undoing(lambda: setattr(table, "lake", old)):
                 self._store(table)
 
     def sequence_range(self, table: Table, count: int) -> int:
@@ -352,7 +352,7 @@ class Catalog:
             self._current(table)
             first = table.sequence
             table.sequence = first + count
-            with _undoing(lambda: setattr(table, "sequence", first)):
+            with undoing(lambda: setattr(table, "sequence", first)):
                 self._store(table)
             return first
 
@@ -394,7 +394,7 @@ class Catalog:
                 )
             partition = Partition(self._id("partition"), tuple(values))
             table.partitions[name] = partition
-            with _undoing(lambda: table.partitions.pop(name)):
+            with undoing(lambda: table.partitions.pop(name)):
                 self._store(table)
             self._partitions[partition.id] = (table, partition)
             return partition
@@ -477,16 +477,6 @@ class Catalog:
         """
         with self._lock:
             table.dropped = [each for each in table.dropped if each not in removed]
-
-
-@contextlib.contextmanager
-def _undoing(undo: Callable[[], object]) -> Iterator[None]:
-    """Undo a change in memory where it cannot be brought to the disk."""
-    try:
-        yield
-    except BaseException:
-        undo()
-        raise
 
 
 def _shown(keys: tuple[str, ...], values: list[str]) -> str:

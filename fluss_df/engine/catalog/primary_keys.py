@@ -11,7 +11,7 @@ from fluss_df.engine.merge.merge_engines import DELETE_BEHAVIOR, MERGE_ENGINE, V
 from fluss_df.engine.tables.options import FORMAT_VERSION, invalid_config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.schema import Schema, TableDescriptor
-from fluss_df.types import Column, DataType, TypeRoot
+from fluss_df.types import DataType, TypeRoot
 
 _NO_KEYS: Final = ("ARRAY", "MAP", "ROW")
 _NEWEST_FORMAT: Final = 2
@@ -101,14 +101,7 @@ def with_defaults(descriptor: TableDescriptor) -> TableDescriptor:
         return descriptor
     required = set(schema.primary_keys)
     columns = [
-        Column(
-            c.name,
-            c.type.with_nullable(False) if c.name in required else c.type,
-            c.comment,
-            c.column_id,
-            c.aggregate,
-            c.aggregate_parameters,
-        )
+        replace(c, type=c.type.with_nullable(False)) if c.name in required else c
         for c in schema.columns
     ]
     properties = dict(descriptor.properties)

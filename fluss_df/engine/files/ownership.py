@@ -185,7 +185,7 @@ class FolderLock:
                 return holder
             with contextlib.suppress(ValueError, LookupError, TypeError):
                 pid = int(json.loads(os.pread(self._fd, 4096, 0))["pid"])
-                if _lives(pid):
+                if lives(pid):
                     return pid
             if time.monotonic() > deadline:
                 return None
@@ -321,7 +321,8 @@ def _holder(fd: int) -> int | None:
     return None
 
 
-def _lives(pid: int) -> bool:
+def lives(pid: int) -> bool:
+    """Whether there is a process with a number, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

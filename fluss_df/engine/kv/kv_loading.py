@@ -21,6 +21,7 @@ from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.merge.values_pool import TableCodec
 from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import undoing
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +84,8 @@ class StoreLoader:
         """Open a RocksDB that was closed, and bring it to an offset; scans of it end."""
         self._log.end_scans()
         store = KvStore(folder, self._log.name, self._resources)
-        try:
+        with undoing(store.close):
             self._replay(store, end)
-        except BaseException:
-            store.close()
-            raise
         return store
 
     def made_again(self, problem: str, damaged: Path, end: int) -> KvStore:

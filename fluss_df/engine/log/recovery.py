@@ -23,6 +23,7 @@ from fluss_df.engine.log.synced_point import (
 )
 from fluss_df.engine.log.writer_states import WriterStates, WrittenBatch
 from fluss_df.errors import FlussError
+from fluss_df.hooks import undoing
 from fluss_df.record.layout.headers import (
     HEADER_SIZE,
     NO_WRITER_ID,
@@ -99,7 +100,7 @@ def load_log(
         problem = f"{folder / POINT_FILE} is the file of {foreign.owner}"
         found = FoundPoint(None, problem, 0, -1, found.start, found.noted_start)
     loading = _Loading(folder, name, owner, found, only_look)
-    try:
+    with undoing(loading.release_files):
         loaded = loading.load()
         if foreign is not None and _is_of(loaded.segments, foreign):
             raise DamagedError(
@@ -108,9 +109,6 @@ def load_log(
             )
         loading.compare(used)
         loading.put_right()
-    except BaseException:
-        loading.release_files()
-        raise
     for segment in loaded.segments[:-1]:
         segment.release_files()
     return loaded

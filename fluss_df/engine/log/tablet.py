@@ -32,6 +32,7 @@ from fluss_df.engine.log.synced_point import (
 )
 from fluss_df.engine.tables.buckets import unknown_bucket
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import undoing
 from fluss_df.record.layout.headers import NO_WRITER_ID, LogHeaders, scan_headers
 from fluss_df.record.log.checked import CheckedColumns
 from fluss_df.record.log.cut import ColumnLayout
@@ -98,7 +99,7 @@ class Tablet:
         self._segments = LogSegments(folder, name, loaded.segments)
         self._writers = loaded.writers
         self._point_file = PointFile(folder, name, owner, loaded.found)
-        try:
+        with undoing(self._give_up):
             if not self._segments:
                 self._segments.append(Segment.begin(folder, loaded.start))
             else:
@@ -119,9 +120,6 @@ class Tablet:
                 self._segments.sync_names()
             if loaded.start > (loaded.found.noted_start or 0):
                 write_start(folder, owner, loaded.start)
-        except BaseException:
-            self._give_up()
-            raise
 
     def _give_again(self, position: int) -> None:
         try:

@@ -31,7 +31,7 @@ from fluss_df.engine.serve.channel import Channel
 from fluss_df.engine.serve.connection import Connection
 from fluss_df.engine.serve.tls import ServerTls
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
-from fluss_df.hooks import Closing, ForkStep, after_fork, open_folder_lake
+from fluss_df.hooks import Closing, ForkStep, after_fork, open_folder_lake, undoing
 from fluss_df.observe.counters import engines
 from fluss_df.protocol.address import local_host
 from fluss_df.protocol.api import Api, RequestT, ResponseT
@@ -72,13 +72,10 @@ class EngineServer(Closing):
         self._acceptors: list[Acceptor] = []
         self._requests: set[asyncio.Task[Any]] = set()
         self._runtime = RuntimeFolder()
-        try:
+        with undoing(self._runtime.remove):
             folder = self._runtime.make_data() if path is None else Path(path)
             self.folder = folder.expanduser().absolute()
             self.engine = Engine(self.folder, options)
-        except BaseException:
-            self._runtime.remove()
-            raise
         self.socket_path = self._runtime.socket_path
         reached = local_host(self.socket_path)
         self._session = Session(*reached, local=True)  # of requests without a connection
@@ -127,11 +124,8 @@ class EngineServer(Closing):
         )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._main, name="fluss-df-embedded", daemon=True)
-        try:
+        with undoing(self._loop.close):
             self._thread.start()
-        except BaseException:
-            self._loop.close()
-            raise
 
     def _authorizer(self, security: Security) -> Authorizer | None:
         if not security.authorizer_enabled:

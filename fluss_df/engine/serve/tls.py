@@ -16,6 +16,7 @@ from typing import Final
 from fluss_df.engine.access.security import Security
 from fluss_df.engine.files.rate_limited_log import SeldomLogger
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import undoing
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import TYPE_ERROR, encode_response
 
@@ -134,7 +135,7 @@ async def shake_hands(peer: socket.socket, context: ssl.SSLContext) -> ssl.SSLSo
     context
         Of :class:`ServerTls`.
     """
-    try:
+    with undoing(peer.close):
         first = await _peek(peer)
         if first != _HANDSHAKE:
             if first is not None:
@@ -142,9 +143,6 @@ async def shake_hands(peer: socket.socket, context: ssl.SSLContext) -> ssl.SSLSo
             peer.close()
             return None
         encrypted = context.wrap_socket(peer, server_side=True, do_handshake_on_connect=False)
-    except BaseException:
-        peer.close()
-        raise
     try:
         await _repeated(encrypted, encrypted.do_handshake)
     except OSError:

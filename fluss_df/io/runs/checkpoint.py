@@ -27,6 +27,7 @@ from typing import IO, Any, Final
 import polars as pl
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import undoing
 from fluss_df.metadata import TablePath
 from fluss_df.pushdown.plan import Split
 from fluss_df.schema import TableInfo
@@ -162,13 +163,10 @@ class Checkpoint:
                 f"checkpoint {self.folder} cannot be used as a folder: {error}",
                 ErrorCode.STORAGE_EXCEPTION,
             ) from None
-        try:
+        with undoing(self._lock.close):
             for leftover in self.folder.glob("**/.*.json-*"):
                 leftover.unlink(missing_ok=True)
             self.run_id = self._identify()
-        except BaseException:
-            self._lock.close()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:

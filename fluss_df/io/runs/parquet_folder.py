@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import undoing
 from fluss_df.io.runs.checkpoint import (
     BatchOffsets,
     local_folder,
@@ -79,13 +80,10 @@ class ParquetFolder:
 
     def __enter__(self) -> ParquetFolder:
         self._lock = _locked_folder(self._folder)
-        try:
+        with undoing(self._unlock):
             for place in (self._folder.parent, self._folder):
                 for leftover in place.glob(f"{glob.escape(self._prefix)}*"):
                     leftover.unlink(missing_ok=True)
-        except BaseException:
-            self._unlock()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:

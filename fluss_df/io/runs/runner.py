@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from fluss_df.client.connection import FlussConnection, resolve_connection
+from fluss_df.hooks import undoing
 from fluss_df.io.base.durations import parse_duration
 from fluss_df.io.polars_reader import plan_digest
 from fluss_df.io.runs.claims import Claims
@@ -331,16 +332,13 @@ class _IntoFolder(_Target):
             lambda: self._folder.newest() is not None,
         )
         self.stack.enter_context(self._folder)
-        try:
+        with undoing(self.stack.close):
             known, told = self.committed()
             planned = checkpoint.planned()
             if planned is not None and checkpoint.is_committed(planned.number):
                 planned = None
             self._folder.check(planned, known, told)
             checkpoint.amend(destination=where)
-        except BaseException:
-            self.stack.close()
-            raise
         batches.settled = self._folder.has
 
     def write(self, batch: MicroBatch) -> int:
@@ -387,7 +385,7 @@ class _IntoTable(_Target):
             plan_digest(frame),
             batches.losses,
         )
-        try:
+        with undoing(self.stack.close):
             self._ledger = self.stack.enter_context(
                 TableLedger(
                     connection,
@@ -409,9 +407,6 @@ class _IntoTable(_Target):
                     self._ledger.forget(planned.number)
             self._claims.check(staged, *self.committed())
             checkpoint.amend(destination=where)
-        except BaseException:
-            self.stack.close()
-            raise
         batches.settled = self._ledger.has
 
     def write(self, batch: MicroBatch) -> int:

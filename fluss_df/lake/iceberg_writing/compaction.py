@@ -11,6 +11,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import LongType
 
+from fluss_df.hooks import undoing
 from fluss_df.lake.iceberg.checked_files import manifests_of
 from fluss_df.lake.iceberg_writing.commit import commit_snapshot
 from fluss_df.lake.iceberg_writing.files import LakeFiles
@@ -66,14 +67,11 @@ def compact(table: Table, properties: Mapping[str, str]) -> int | None:
                 continue
             live = LiveRows(table, files)
             writer = lake.writer(partition)
-            try:
+            with undoing(writer.abort):
                 for sequence, file in sorted(small, key=lambda one: _first_offset(table, one[1])):
                     for batch in live.batches(sequence, file):
                         writer.write(with_columns(batch, lake.arrow_schema))
                 added += writer.close()
-            except BaseException:
-                writer.abort()
-                raise
             removed += [file for _, file in small]
     except BaseException:
         lake.delete(added)

@@ -12,6 +12,7 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import PrimitiveType
 
+from fluss_df.hooks import undoing
 from fluss_df.lake.iceberg.frames import columns
 from fluss_df.lake.iceberg_writing.compaction import small_files
 from fluss_df.lake.iceberg_writing.files import LakeFiles, RollingWriter
@@ -95,16 +96,13 @@ def replace_rows(
     paths = {file.file_path for _, file in removed}
     removed += [(at, file) for at, file in small_files(existing) if file.file_path not in paths]
     writer: RollingWriter = files.writer(partition)
-    try:
+    with undoing(writer.abort):
         for sequence, file in removed:
             for batch in live.batches(sequence, file):
                 writer.write(with_columns(_without(batch, keys, touched), files.arrow_schema))
         for table in rows:
             writer.write(table)
         return Replacement(tuple(writer.close()), tuple(file for _, file in removed))
-    except BaseException:
-        writer.abort()
-        raise
 
 
 def _has(

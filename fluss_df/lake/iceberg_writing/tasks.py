@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from fluss_df.client.context import ClientContext
 from fluss_df.errors import FlussError
+from fluss_df.hooks import undoing
 from fluss_df.lake.iceberg.frames import columns
 from fluss_df.lake.iceberg_writing.files import LakeFiles
 from fluss_df.lake.iceberg_writing.keyed import last_changes, replace_rows
@@ -120,13 +121,10 @@ class IcebergTaskWriter:
         result = IcebergWritten(offsets={split.key: split.stop})
         writer = self._lake.writer(partition)
         schema = self._lake.arrow_schema
-        try:
+        with undoing(writer.abort):
             for rows in self._reader.log(split, _LOG_METADATA, result):
                 writer.write(to_lake(rows, schema, split.bucket.bucket_id, self._path))
             result.added = writer.close()
-        except BaseException:
-            writer.abort()
-            raise
         return result
 
     def _replace(self, split: Split, partition: Partition, existing: PartitionFiles) -> Written:

@@ -19,6 +19,7 @@ from fluss_df.pushdown.predicate import (
     Not,
     Op,
     Or,
+    Predicate,
     PredicateVisitor,
     TextMatch,
     TextOp,
@@ -41,47 +42,39 @@ class MayHave(PredicateVisitor[bool]):
         self._written = written
         self._schema = schema
 
-    def comparison(self, node: Comparison) -> bool:  # noqa: D102
+    def visit(self, predicate: Predicate) -> bool:
+        """Judge a part of the predicate; what cannot be told may be."""
         try:
-            low, high, kind = self._bounds(node.column)
-            value = _comparable(node.literal, kind)
-            if node.op is Op.EQ:
-                return bool(low <= value <= high)
-            if node.op is Op.NE:
-                return not low == value == high
-            if node.op in (Op.LT, Op.LE):
-                return bool(low < value or (node.op is Op.LE and low == value))
-            return bool(high > value or (node.op is Op.GE and high == value))
+            return super().visit(predicate)
         except (_Unknown, ValueError, TypeError):
             return True
+
+    def comparison(self, node: Comparison) -> bool:  # noqa: D102
+        low, high, kind = self._bounds(node.column)
+        value = _comparable(node.literal, kind)
+        if node.op is Op.EQ:
+            return bool(low <= value <= high)
+        if node.op is Op.NE:
+            return not low == value == high
+        if node.op in (Op.LT, Op.LE):
+            return bool(low < value or (node.op is Op.LE and low == value))
+        return bool(high > value or (node.op is Op.GE and high == value))
 
     def in_(self, node: In) -> bool:  # noqa: D102
-        try:
-            low, high, kind = self._bounds(node.column)
-            return any(low <= _comparable(value, kind) <= high for value in node.values)
-        except (_Unknown, ValueError, TypeError):
-            return True
+        low, high, kind = self._bounds(node.column)
+        return any(low <= _comparable(value, kind) <= high for value in node.values)
 
     def is_null(self, node: IsNull) -> bool:  # noqa: D102
-        try:
-            return self._nulls(node.column) != 0
-        except _Unknown:
-            return True
+        return self._nulls(node.column) != 0
 
     def is_not_null(self, node: IsNotNull) -> bool:  # noqa: D102
-        try:
-            return self._nulls(node.column) != self._file.rows
-        except _Unknown:
-            return True
+        return self._nulls(node.column) != self._file.rows
 
     def text_match(self, node: TextMatch) -> bool:  # noqa: D102
         if node.op is not TextOp.STARTS_WITH:
             return True
-        try:
-            low, high, _ = self._bounds(node.column)
-            return bool(low[: len(node.text)] <= node.text <= high)
-        except (_Unknown, ValueError, TypeError):
-            return True
+        low, high, _ = self._bounds(node.column)
+        return bool(low[: len(node.text)] <= node.text <= high)
 
     def constant(self, node: Constant) -> bool:  # noqa: D102
         return node.value is True

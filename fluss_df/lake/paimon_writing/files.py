@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from fluss_df.errors import FlussError
+from fluss_df.hooks import undoing
 from fluss_df.lake.paimon.partitions import Partitions
 from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon_writing.rows import binary_row
@@ -407,13 +408,10 @@ class KeyedWriter:
         sequences = pl.Series(pl.from_arrow(rows.column(count)))
         deletes = int((pl.Series(pl.from_arrow(rows.column(count + 1))) == _DELETE).sum())
         file = _File(self._files, *self._place, rows, changelog=changelog)
-        try:
+        with undoing(file.abort):
             file.write(rows)
             span: Any = (sequences.min(), sequences.max())
             self.done.append(file.close(span, (ends[0], ends[1]), deletes))
-        except BaseException:
-            file.abort()
-            raise
 
 
 class MergedWriter(_RolledWriter):

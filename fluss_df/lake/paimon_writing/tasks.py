@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 
 from fluss_df.client.context import ClientContext
 from fluss_df.errors import FlussError
+from fluss_df.hooks import undoing
 from fluss_df.lake.paimon.storage import TableFiles
 from fluss_df.lake.paimon_writing.files import KeyedWriter, LogWriter, PaimonFiles
 from fluss_df.lake.paimon_writing.rows import binary_row
@@ -34,16 +34,6 @@ from fluss_df.schema import TableInfo
 _KINDS: Final = pa.array(["+I", "-U", "+U", "-D"])
 # a binary row of the partition, and a bucket -> the greatest sequence number there
 Sequences = Mapping[tuple[bytes, int], int]
-
-
-@contextlib.contextmanager
-def _all_or_nothing(writer: LogWriter | KeyedWriter) -> Iterator[None]:
-    """Delete what was written where not all was."""
-    try:
-        yield
-    except BaseException:
-        writer.abort()
-        raise
 
 
 class PaimonTaskWriter:
@@ -117,7 +107,7 @@ class PaimonTaskWriter:
         place = bucket if self._schema.buckets > 0 else 0
         writer = LogWriter(self._files, self._partition(split), place)
         columns = (LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN)
-        with _all_or_nothing(writer):
+        with undoing(writer.abort):
             for rows in self._reader.log(split, columns, result):
                 if not rows.num_rows:
                     continue
@@ -137,7 +127,7 @@ class PaimonTaskWriter:
         partition, bucket = self._partition(split), split.bucket.bucket_id
         above = max(self._sequences.get((partition, bucket), -1) + 1 - split.start, 0)
         writer = KeyedWriter(self._files, partition, bucket)
-        with _all_or_nothing(writer):
+        with undoing(writer.abort):
             for rows in self._reader.log(split, CHANGELOG_COLUMNS, result):
                 kinds = rows.column(CHANGE_TYPE_COLUMN).cast(pa.string())
                 writer.write(
@@ -160,7 +150,7 @@ class PaimonTaskWriter:
                 " to an older table of that name. Drop it first"
             )
         writer = KeyedWriter(self._files, partition, bucket)
-        with _all_or_nothing(writer):
+        with undoing(writer.abort):
             for rows in self._reader.current_rows(split, result, ends=True):
                 count = rows.num_rows
                 writer.write(

@@ -237,10 +237,11 @@ class Ledger:
         Raises ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION``, before the first of it, when some of it has
         expired; ``CORRUPT_RECORD_EXCEPTION`` when some of it is not there.
         """
-        self._check_staged(batch, manifest)
+        info, partition_id = self._partition(self._staged, self.epoch(batch))
+        self._check_staged(info, partition_id, batch, manifest)
         wanted = pa.array(manifest.attempts, pa.string())
         count = 0
-        for table in self._read(self._staged, self.epoch(batch), manifest.ranges):
+        for table in self._read_partition(info, partition_id, self.epoch(batch), manifest.ranges):
             part = table.filter(pc.is_in(table.column("attempt"), value_set=wanted))
             count += part.num_rows
             yield [_piece(rows, i) for rows in part.to_batches() for i in range(rows.num_rows)]
@@ -251,9 +252,10 @@ class Ledger:
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
             )
 
-    def _check_staged(self, batch: int, manifest: Manifest) -> None:
+    def _check_staged(
+        self, info: TableInfo, partition_id: int | None, batch: int, manifest: Manifest
+    ) -> None:
         """Raise where what is staged has expired, before a part of it is sent."""
-        info, partition_id = self._partition(self._staged, self.epoch(batch))
         if partition_id is None or not manifest.ranges:
             return
         buckets = [
@@ -311,7 +313,7 @@ class Ledger:
         )
         if stop > start:
             place = (0, start, stop)
-            for table in self._read_partition(self._decisions, info, partition_id, epoch, [place]):
+            for table in self._read_partition(info, partition_id, epoch, [place]):
                 columns = (table.column(name).to_pylist() for name in ("batch", "manifest"))
                 yield from zip(*columns, strict=True)
 
@@ -365,21 +367,15 @@ class Ledger:
                 return info, partition.partition_id
         return info, None
 
-    def _read(
-        self, path: TablePath, epoch: str, ranges: Iterable[tuple[int, int, int]]
-    ) -> Iterator[pa.Table]:
-        info, partition_id = self._partition(path, epoch)
-        if partition_id is not None:
-            yield from self._read_partition(path, info, partition_id, epoch, ranges)
-
     def _read_partition(
         self,
-        path: TablePath,
         info: TableInfo,
-        partition_id: int,
+        partition_id: int | None,
         epoch: str,
         ranges: Iterable[tuple[int, int, int]],
     ) -> Iterator[pa.Table]:
+        if partition_id is None:
+            return
         metrics = Metrics(parent=self._connection.metrics)
         decoder = TableDecoder(self._connection, info, info.get_column_names(), (), metrics)
         positions = [
