@@ -126,3 +126,18 @@ def test_options_that_name_no_column_are_refused(tmp_path: Path) -> None:
         done = CliRunner().invoke(app, [*arguments, "--connection", str(tmp_path / "d")])
         assert done.exit_code == 1, done.output
         assert "without any" in done.stderr
+
+
+def test_users_that_are_set_at_once_are_all_there(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    command = [sys.executable, "-m", "fluss_df", "passwd", "--file", str(file)]
+    running = [
+        subprocess.Popen([*command, f"user{n}"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        for n in range(6)
+    ]
+    for process in running:
+        process.communicate(b"secret\n", timeout=60)
+    assert [process.returncode for process in running] == [0] * 6
+    lines = file.read_text().splitlines()
+    assert sorted(line.partition(":")[0] for line in lines) == [f"user{n}" for n in range(6)]
+    assert [path.name for path in tmp_path.iterdir()] == ["users"]

@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -292,17 +293,35 @@ def passwd(
     with errors_as_messages():
         if not user or ":" in user or not user.isprintable() or user != user.strip():
             raise FlussError(f"{user!r} cannot be a user's name: it is text without ':'")
-        try:
-            lines = file.read_text().splitlines() if file.exists() else []
-        except (OSError, UnicodeDecodeError) as error:
-            raise FlussError(f"cannot read {file}: {error}") from error
-        kept = [line for line in lines if line.partition(":")[0] != user]
-        if drop and len(kept) == len(lines):
-            raise FlussError(f"there is no user {user} in {file}")
-        if not drop:
-            kept.append(f"{user}:{hash_password(_password_of(user))}")
-        _write(file, "".join(f"{line}\n" for line in kept))
+        added = [] if drop else [f"{user}:{hash_password(_password_of(user))}"]
+        with _alone(file):
+            try:
+                lines = file.read_text().splitlines() if file.exists() else []
+            except (OSError, UnicodeDecodeError) as error:
+                raise FlussError(f"cannot read {file}: {error}") from error
+            kept = [line for line in lines if line.partition(":")[0] != user]
+            if drop and len(kept) == len(lines):
+                raise FlussError(f"there is no user {user} in {file}")
+            _write(file, "".join(f"{line}\n" for line in [*kept, *added]))
         out.print(f"{'dropped' if drop else 'set'}: {escape(user)} in {escape(str(file))}")
+
+
+@contextlib.contextmanager
+def _alone(file: Path) -> Iterator[None]:
+    """Have no other ``passwd`` change the file in the block: it would lose what is changed here."""
+    from fluss_df.engine.files.files import file_locks
+
+    locks = file_locks()
+    try:
+        folder = os.open(file.absolute().parent, os.O_RDONLY)
+    except OSError as error:
+        raise FlussError(f"cannot write {file}: {error}") from error
+    try:
+        with contextlib.suppress(OSError):  # where folders cannot be locked
+            locks.flock(folder, locks.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _password_of(user: str) -> str:
