@@ -396,7 +396,8 @@ class _KeptMaps:
             self._segments.pop(segment, None)
             self._segments[segment] = None
             most = max(1, min(_MOST_MAPS, allowed_files() // 4))
-            for oldest in list(self._segments)[:-most]:
+            while len(self._segments) > most:
+                oldest = next(iter(self._segments))
                 del self._segments[oldest]
                 oldest.forget_map()
 
