@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import (
     DataFile,
     ManifestContent,
@@ -145,11 +146,17 @@ def commit_snapshot(
         updates, requirements = producer._commit()
     except Exception as error:
         # the catalog was not asked yet
+        producer._clean_all_uncommitted()
         raise NotCommittedError(
             f"lake table {'.'.join(table.name())}: the manifests of its next snapshot cannot be"
             f" written: {error}; nothing was committed"
         ) from error
     # a first snapshot would be taken by another table that got this one's name meanwhile
     same_table = AssertTableUUID.model_validate({"uuid": table.metadata.table_uuid})
-    table._do_commit(updates=updates, requirements=(*requirements, same_table))
+    try:
+        table._do_commit(updates=updates, requirements=(*requirements, same_table))
+    except CommitFailedException:
+        # After another error the snapshot may be in the table all the same.
+        producer._clean_all_uncommitted()
+        raise
     return producer.snapshot_id

@@ -120,7 +120,7 @@ def test_files_are_rolled_and_have_statistics(lake: Table) -> None:
     assert len(list(task)) == 1
 
 
-def test_a_commit_is_refused_when_the_table_is_another(lake: Table) -> None:
+def test_a_commit_is_refused_when_the_table_is_another(lake: Table, tmp_path: Path) -> None:
     files = LakeFiles(lake)
 
     def written(first: int) -> list[object]:
@@ -130,8 +130,12 @@ def test_a_commit_is_refused_when_the_table_is_another(lake: Table) -> None:
 
     same = lake.catalog.load_table("fluss.t")
     commit_snapshot(lake, written(0), [], [], PROPERTIES)  # type: ignore[arg-type]
+    manifests = set(tmp_path.rglob("*.avro"))
+    assert manifests
     with pytest.raises(CommitFailedException):
         commit_snapshot(same, written(100), [], [], PROPERTIES)  # type: ignore[arg-type]
+    # nobody else would remove those of a snapshot that there is not
+    assert set(tmp_path.rglob("*.avro")) == manifests
     assert ids_of(lake.catalog.load_table("fluss.t")) == list(range(10))
 
 
