@@ -168,8 +168,10 @@ def prune(
     for condition in conditions:
         if condition.columns <= frame.names:
             try:
-                keep &= condition.matches(frame.table)
+                keep &= condition.matches(frame.table) | frame.unreadable
                 pushed.append(condition.text)
+                if frame.unreadable.any():
+                    residual.append(condition.text)
                 continue
             except UnsupportedExpression:
                 residual.append(condition.text)
@@ -189,7 +191,7 @@ def prune(
         if condition.predicate is not None:
             part = project(condition.predicate, frame.names)
             if part != Constant(True):
-                keep &= _mask(part, frame.table)
+                keep &= _mask(part, frame.table) | frame.unreadable
                 pushed.append(str(part))
     predicates = [c.predicate for c in conditions if c.predicate is not None]
     ids = np.array([bucket.bucket_id for bucket in buckets], np.int32)
@@ -263,19 +265,30 @@ class _KnownRows:
         return frozenset({BUCKET_COLUMN} & set(self._metadata_columns))
 
     @functools.cached_property
+    def unreadable(self) -> Mask:
+        """Of which buckets the partition's name does not read back as values: any may match."""
+        odd = {name for name, values in self._partitions.items() if values is None}
+        return np.array([bucket.partition_name in odd for bucket in self._buckets], bool)
+
+    @functools.cached_property
+    def _keys(self) -> list[Column]:
+        columns = {column.name: column for column in self._info.schema.columns}
+        return [columns[key] for key in self._info.get_partition_keys()]
+
+    @functools.cached_property
+    def _partitions(self) -> dict[str | None, tuple[pa.Scalar, ...] | None]:
+        names = dict.fromkeys(bucket.partition_name for bucket in self._buckets)
+        return {name: _partition_values(name, self._keys) for name in names if name is not None}
+
+    @functools.cached_property
     def table(self) -> pa.Table:
         """The rows, with a nameless column, so that a condition without columns has rows too."""
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
         if self._info.is_partitioned():
             names = pa.array([bucket.partition_name for bucket in self._buckets], pa.string())
             encoded = names.dictionary_encode()
-            keys = [
-                column
-                for key in self._info.get_partition_keys()
-                for column in self._info.schema.columns
-                if column.name == key
-            ]
-            for key, values in _partition_columns(encoded.dictionary.to_pylist(), keys).items():
+            rows = [self._partitions[name] for name in encoded.dictionary.to_pylist()]
+            for key, values in _partition_columns(rows, self._keys).items():
                 columns[key] = values.take(encoded.indices)
             if PARTITION_COLUMN in self._metadata_columns:
                 columns[PARTITION_COLUMN] = names
@@ -286,18 +299,25 @@ class _KnownRows:
         return frame
 
 
-def _partition_columns(names: Sequence[str], keys: Sequence[Column]) -> dict[str, pa.Array]:
+def _partition_values(name: str, keys: Sequence[Column]) -> tuple[pa.Scalar, ...] | None:
+    """Return the values of a partition; None where its name does not read back as values."""
     try:
-        rows = [partition_scalars(name, keys) for name in names]
+        return partition_scalars(name, keys)
     except (FlussError, ProtocolError):
-        # a name that does not read back as values: the partitions cannot be told apart
-        return {}
+        return None
+
+
+def _partition_columns(
+    rows: Sequence[tuple[pa.Scalar, ...] | None], keys: Sequence[Column]
+) -> dict[str, pa.Array]:
+    """Return the values of partitions as columns, null where a name does not read back."""
     found: dict[str, pa.Array] = {}
     for i, key in enumerate(keys):
         # a TIME finer than milliseconds is not in the name to its last digit
         if key.type.root is TypeRoot.TIME_WITHOUT_TIME_ZONE and (key.type.precision or 0) > 3:
             continue
-        found[key.name] = pa.array([row[i] for row in rows], to_arrow(key.type))
+        values = [None if row is None else row[i] for row in rows]
+        found[key.name] = pa.array(values, to_arrow(key.type))
     return found
 
 

@@ -143,12 +143,16 @@ def test_an_expression_that_fails_on_a_partition_prunes_nothing() -> None:
     assert found.residual == (str(condition),)
 
 
-def test_names_that_do_not_read_back_prune_nothing() -> None:
+def test_partitions_whose_names_do_not_read_back_are_kept_beside_those_that_match() -> None:
     info = table(["day"], buckets=1)
-    buckets = all_buckets(info, partitions("2024-01-01", "someday"))
+    buckets = all_buckets(info, partitions("2024-01-01", "2024-01-02", "yesterday"))
     found = prune(info, buckets, conditions(col("day") == dt.date(2024, 1, 1)))
-    assert found.buckets == buckets
-    assert found.residual == ("day == 2024-01-01",)
+    assert {bucket.partition_name for bucket in found.buckets} == {"2024-01-01", "yesterday"}
+    # of these, a row may have any day
+    assert found.pushed == found.residual
+    assert len(found.pushed) == 1
+    named = [bucket for bucket in buckets if bucket.partition_name != "yesterday"]
+    assert prune(info, named, conditions(col("day") == dt.date(2024, 1, 1))).residual == ()
 
 
 def test_a_time_finer_than_its_name_prunes_nothing() -> None:

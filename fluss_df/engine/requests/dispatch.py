@@ -261,7 +261,8 @@ class Dispatcher:
             raise refuse_size(kind, request.dropped)
         if not session.trusted and kind not in (api.API_VERSIONS, api.AUTHENTICATE):
             raise FlussError(
-                "The connection is not authenticated: send user and password first (SASL/PLAIN)",
+                "The connection is not authenticated: send user and password first (SASL/PLAIN),"
+                " as fluss://USER:PASSWORD@HOST:PORT says them",
                 ErrorCode.AUTHENTICATE_EXCEPTION,
             )
         rights = self._rights_of(session)

@@ -15,7 +15,7 @@ from fluss_df.metadata import METADATA_COLUMNS, TablePath, nearest, require_colu
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.types import Column, from_arrow
 
-MODES = ("auto", "append", "upsert", "delete", "partial_update", "overwrite")
+MODES = ("auto", "append", "upsert", "delete", "partial_update")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +123,18 @@ def find_target(
     than given, or does not take what the mode does. Raises SchemaMismatchError when it is to be
     created, and Fluss has no type for a column.
     """
+    path = TablePath.parse(target, connection.default_database)
+    if mode == "overwrite":
+        raise FlussError(
+            f"mode='overwrite': table {path} cannot be overwritten by a sink, which only adds to"
+            " it: INSERT OVERWRITE of SQL, and insert(overwrite=True) of Ibis, replace its rows"
+        )
     if mode not in MODES:
         raise FlussError(
             f"mode={mode!r}: expected one of {', '.join(map(repr, MODES))}"
             f"{nearest(str(mode), MODES)}"
         )
-    path = TablePath.parse(target, connection.default_database)
     require_schema_mode(schema_mode, path, mode)
-    if mode == "overwrite":
-        raise FlussError(
-            f"mode='overwrite': table {path} cannot be overwritten, because Fluss only adds to"
-            " tables; drop the table and create it again, or write another one"
-        )
     try:
         info = connection.get_table(path).get_table_info()
     except FlussError as error:
