@@ -76,7 +76,8 @@ def stops(connection: FlussConnection) -> None:
         with pytest.raises(FlussError, match="not there any more") as caught:
             write(connection, path, 100)
         assert not caught.value.is_retriable
-        assert time.monotonic() - begun < 5
+        # what is tried again is so for two minutes
+        assert time.monotonic() - begun < 60
     with pytest.raises(FlussError, match="not there any more"):
         numbers(connection, LOG)
     with pytest.raises(FlussError, match="not there any more"):
