@@ -359,6 +359,18 @@ def test_pickle_keeps_the_rest(secret: Config) -> None:
     assert copied.security_sasl_password == ""
 
 
+def test_passwords_are_taken_of_another(secret: Config) -> None:
+    """And nothing else; as pickles have none, a connection that was one takes them so."""
+    other = secret.copy(bootstrap_servers="other:1", security_ssl_key_password="of a key")
+    kept = pickle.loads(pickle.dumps(secret))
+    assert kept.with_secrets_of(secret) == secret
+    found = kept.with_secrets_of(other)
+    assert found == secret.copy(security_ssl_key_password="of a key")
+    # it is a copy
+    assert kept.security_sasl_password == ""
+    assert secret.with_secrets_of(Config({"bootstrap.servers": "h:1"})) == secret
+
+
 def test_a_bad_password_is_not_shown() -> None:
     with pytest.raises(FlussError) as raised:
         Config({"security.sasl.password": ["wonder-land"]})

@@ -32,6 +32,16 @@ FRAMES: dict[str, dict[str, Any]] = {
     "behind": {"preceding": (3, 1)},
     "ahead": {"following": (1, 2)},
 }
+# the first and the last row of a frame, from the row itself
+BOUNDS = {
+    "whole": (-60, 60),
+    "running": (-60, 0),
+    "to_come": (0, 60),
+    "trailing": (-2, 0),
+    "around": (-1, 1),
+    "behind": (-3, -1),
+    "ahead": (1, 2),
+}
 REDUCTIONS: dict[str, Callable[[ir.Table], ir.Value]] = {
     "sum": lambda t: t.x.sum(),
     "mean": lambda t: t.x.mean(),
@@ -124,5 +134,9 @@ def test_nan_is_passed_over(table: ir.Table, frame: str) -> None:
     value = (table.id == 9).ifelse(float("nan"), table.f)
     options = FRAMES[frame]
     window = ibis.rows_window(order_by=table.id, **options) if options else ibis.window()
-    found = table.select(top=value.max().over(window)).to_polars()["top"]
-    assert not found.is_nan().any()
+    found = table.select("id", top=value.max().over(window)).order_by("id").to_polars()["top"]
+    numbers = [None if n == 9 else number for n, number in enumerate(ROWS["f"])]
+    begin, end = BOUNDS[frame]
+    for at in range(ROWS.height):
+        seen = numbers[max(at + begin, 0) : max(at + end + 1, 0)]
+        assert found[at] == max((number for number in seen if number is not None), default=None)

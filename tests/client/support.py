@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import contextlib
 import itertools
 import socket
@@ -18,6 +19,26 @@ import fluss_df as fluss
 from tests.peer import official
 
 T = TypeVar("T")
+
+
+def soon(call: Callable[[], T], seconds: float = 20) -> T:
+    """Return what a call returns, or raise what it raises; fail where it takes too long.
+
+    That is for calls which, if they are wrong, wait for a minute and more: how fast a right one is
+    on a machine that does other things is not asked.
+    """
+    done: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def work() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    concurrent.futures.wait([done], seconds)
+    assert done.done(), f"it takes more than {seconds} s"
+    return done.result()
 
 
 class Tables:

@@ -13,6 +13,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df import Config, ErrorCode, FlussError
+from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import DeadlineExceededError, NetworkError, ProtocolError
 from fluss_df.protocol import messages_pb2 as pb
 from tests.client.support import free_address, server_of
@@ -174,14 +175,25 @@ def test_closing_one_leaves_the_other(address: str) -> None:
         assert second.get_admin().database_exists("fluss")
 
 
-def test_connections_share_sockets(address: str) -> None:
-    with fluss.connect(address) as first, fluss.connect(address) as second:
-        first.get_admin().list_databases()
-        before = second.metrics.connections
+def test_connections_share_sockets() -> None:
+    # a server of its own, to which no other test has sockets
+    with (
+        EmbeddedFluss(None, port=0) as engine,
+        fluss.connect(engine.address) as first,
+        fluss.connect(engine.address) as second,
+    ):
         for _ in range(10):
+            first.get_admin().list_databases()
             second.get_admin().list_databases()
-        assert second.metrics.connections <= before + 1
-        assert first.metrics.connections + second.metrics.connections <= 2
+        assert first.metrics.connections + second.metrics.connections == 1
+        assert len(engine._connections.open) == 1
+
+
+def test_a_second_connection_opens_no_socket(address: str) -> None:
+    with fluss.connect(address) as first, fluss.connect(address) as second:
+        for each in (first, second):
+            each.get_admin().list_databases()
+        assert second.metrics.connections == 0
 
 
 def test_many_threads_on_one_connection(address: str) -> None:

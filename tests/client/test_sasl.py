@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import pickle
-import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from fluss_df import ErrorCode, FlussError
 from fluss_df.cli import app
 from fluss_df.client.connection import resolve_connection
 from fluss_df.cluster.pytest_plugin import ClusterFactory
+from tests.client.support import soon
 
 PASSWORD = "wonder-land"
 
@@ -64,10 +64,10 @@ def test_right(guarded: str, form: str, caplog: pytest.LogCaptureFixture) -> Non
     ("user", "password"), [("alice", "guess-me"), ("nobody", PASSWORD), ("Alice", PASSWORD)]
 )
 def test_wrong(guarded: str, user: str, password: str) -> None:
-    began = time.monotonic()
+    # nor is it tried again, as what may get better is, for a minute
+    config = {**settings(guarded, user, password), "connect-timeout": 60_000}
     with pytest.raises(FlussError) as raised:
-        fluss.connect(settings(guarded, user, password))
-    assert time.monotonic() - began < 10, "it must not be retried"
+        soon(lambda: fluss.connect(config))
     assert raised.value.error_code == ErrorCode.AUTHENTICATE_EXCEPTION
     assert not raised.value.is_retriable
     assert password not in str(raised.value)
@@ -82,18 +82,16 @@ def test_missing(guarded: str, user: str, password: str) -> None:
 
 
 def test_no_credentials(guarded: str) -> None:
-    began = time.monotonic()
+    config = {"bootstrap.servers": guarded, "connect-timeout": 60_000}
     with pytest.raises(FlussError) as raised:
-        fluss.connect({"bootstrap.servers": guarded, "connect-timeout": 5000})
-    assert time.monotonic() - began < 4.5
+        soon(lambda: fluss.connect(config))
     assert raised.value.error_code == ErrorCode.AUTHENTICATE_EXCEPTION
 
 
 def test_credentials_at_a_server_without(address: str) -> None:
-    began = time.monotonic()
+    config = {**settings(address), "connect-timeout": 60_000}
     with pytest.raises(FlussError) as raised:
-        fluss.connect(settings(address))
-    assert time.monotonic() - began < 10
+        soon(lambda: fluss.connect(config))
     assert PASSWORD not in str(raised.value)
     assert address in raised.value.message
 

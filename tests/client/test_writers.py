@@ -14,7 +14,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError
-from tests.client.support import Tables, close_failed
+from tests.client.support import Tables, close_failed, soon
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 
@@ -62,9 +62,7 @@ def test_wait_does_not_linger(address: str, tables: Tables) -> None:
         time.sleep(0.1)
         assert numbers(tables, table) == []
         assert "pending" in repr(handle)
-        began = time.monotonic()
-        handle.wait()
-        assert time.monotonic() - began < 5
+        soon(handle.wait)
         assert "acknowledged" in repr(handle)
         assert numbers(tables, table) == [1]
         handle.wait()  # once more is nothing new
@@ -290,9 +288,10 @@ def test_dropped_table_while_writing(tables: Tables) -> None:
     writer = table.new_append().create_writer()
     writer.append((1, "a")).wait()
     tables.connection.get_admin().drop_table(table.get_table_path())
-    began = time.monotonic()
+    # a server under load takes its time to hear that a table is dropped
+    until = time.monotonic() + 90
     with pytest.raises(FlussError) as raised:  # noqa: PT012
-        while time.monotonic() < began + 10:
+        while time.monotonic() < until:
             writer.append((2, "b")).wait()
             time.sleep(0.02)
     assert raised.value.error_code == ErrorCode.TABLE_NOT_EXIST
@@ -309,9 +308,9 @@ def test_table_dropped_and_created_again(tables: Tables) -> None:
     writer.append((1, "a")).wait()
     admin.drop_table(path)
     admin.create_table(path, fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1))
-    began = time.monotonic()
+    until = time.monotonic() + 90
     with pytest.raises(FlussError, match="dropped and created again") as raised:  # noqa: PT012
-        while time.monotonic() < began + 10:
+        while time.monotonic() < until:
             writer.append((2, "b")).wait()
             time.sleep(0.02)
     assert raised.value.error_code == ErrorCode.TABLE_NOT_EXIST

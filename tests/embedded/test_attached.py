@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -109,18 +109,23 @@ def test_who_comes_while_a_folder_is_being_opened_waits(
     folder = tmp_path / "d"
     script = OWNER.replace(
         "import fluss_df as fluss\n",
-        "import time\nimport fluss_df as fluss\nfrom fluss_df.engine.catalog import catalog\n"
+        "import sys\nimport fluss_df as fluss\nfrom fluss_df.engine.catalog import catalog\n"
         "load = catalog.Catalog.__init__\n"
-        "def slow(*arguments):\n    print('opening', flush=True)\n    time.sleep(1)\n"
+        "def slow(*arguments):\n    print('opening', flush=True)\n    sys.stdin.readline()\n"
         "    load(*arguments)\n"
         "catalog.Catalog.__init__ = slow\n",
     )
     with running(script, folder) as owner:
         says(owner, "opening")
-        began = time.monotonic()
-        with fluss.connect(folder) as connection:
-            assert connection.get_admin().list_databases() == ["fluss"]
-        assert time.monotonic() - began > 0.3
+        with ThreadPoolExecutor(1) as pool:
+            connecting = pool.submit(fluss.connect, folder)
+            # it waits, and neither gives up nor opens the folder by itself
+            assert not wait([connecting], 0.5).done
+            assert owner.stdin is not None
+            owner.stdin.write("go on\n")
+            owner.stdin.flush()
+            with connecting.result(20) as connection:
+                assert connection.get_admin().list_databases() == ["fluss"]
         # an owner that stands still is named
         monkeypatch.setattr("fluss_df.client.transport.folders._OPENING_S", 0.1)
         owner.send_signal(signal.SIGSTOP)

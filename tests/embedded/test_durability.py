@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import google_crc32c
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
+from fluss_df.engine.files import files
 from fluss_df.engine.log import tablet as tablet_module
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.errors import ErrorCode, FlussError
@@ -260,7 +262,8 @@ with EmbeddedFluss(folder, port=0) as engine:
                 assert folder in str(error) and "make room" in str(error), error
             else:
                 raise SystemExit("the write was not refused")
-            assert time.monotonic() - began < 5
+            # what is tried again is so for two minutes
+            assert time.monotonic() - began < 60
         bucket = fluss.TableBucket(connection.get_table(names[1]).get_table_info().table_id, 0)
         try:
             # after which RocksDB takes no more writes
@@ -376,3 +379,28 @@ def test_last_records_are_not_read_on_where_there_is_no_room(folder: Path) -> No
     assert len(taken) == 3
     assert sum(len(piece.data) for piece in tablet.last_records(5, lambda _: None)) > 0
     tablet.close()
+
+
+# ---- other systems
+
+
+def test_macos_writes_through_the_cache_of_the_drive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There fsync leaves bytes in it: a system without fdatasync is asked for more, if it can."""
+    asked: list[tuple[str, int, int]] = []
+    system = types.SimpleNamespace(F_FULLFSYNC=51)
+    system.fcntl = lambda fd, command: asked.append(("fcntl", os.fstat(fd).st_ino, command))
+    monkeypatch.delattr(os, "fdatasync")
+    monkeypatch.setattr(files, "file_locks", lambda: system)
+    monkeypatch.setattr(os, "fsync", lambda fd: asked.append(("fsync", os.fstat(fd).st_ino, 0)))
+    path = tmp_path / "record"
+    files.add_record(path, b"first", 0, durable=False)
+    assert asked == []
+    files.add_record(path, b"second", 5, durable=True)
+    assert asked == [("fcntl", path.stat().st_ino, 51)]
+    # others have no such command
+    del system.F_FULLFSYNC
+    asked.clear()
+    files.sync_file(path)
+    assert asked == [("fsync", path.stat().st_ino, 0)]

@@ -163,7 +163,9 @@ def test_peers_that_go_away_give_back_what_they_held(tmp_path: Path, count: int)
             for _ in range(40):
                 client.send(1015, 0, request.SerializeToString())
             client.socket.sendall(struct.pack(">ihhi", 10 * MB, 1014, 0, 1))
-        time.sleep(0.3)
+        until = time.monotonic() + 20
+        while not held(engine) and time.monotonic() < until:
+            time.sleep(0.01)
         assert held(engine)
         for client in clients:
             client.close()

@@ -221,3 +221,18 @@ def test_nobody_waits_for_files_that_are_given_back() -> None:
     assert list(files._used) == ["a"]
     files.forget("a")
     assert files._files == 0
+
+
+def test_tables_that_do_not_say_have_the_buckets_of_the_options() -> None:
+    schema = fluss.Schema(pa.schema([("a", pa.int32())]))
+    with (
+        EmbeddedFluss(None, options=EngineOptions(default_buckets=3)) as engine,
+        engine.connection() as connection,
+    ):
+        admin = connection.get_admin()
+        for name, said, wanted in (("silent", None, 3), ("told", 2, 2)):
+            path = fluss.TablePath("fluss", name)
+            admin.create_table(path, fluss.TableDescriptor(schema, bucket_count=said))
+            assert admin.get_table_info(path).num_buckets == wanted
+        configs = {entry.key: entry.value for entry in admin.describe_cluster_configs()}
+        assert configs["default.bucket.number"] == "3"

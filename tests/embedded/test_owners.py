@@ -76,7 +76,8 @@ def stops(connection: FlussConnection) -> None:
         with pytest.raises(FlussError, match="not there any more") as caught:
             write(connection, path, 100)
         assert not caught.value.is_retriable
-        assert time.monotonic() - begun < 5
+        # what is tried again is so for two minutes
+        assert time.monotonic() - begun < 60
     with pytest.raises(FlussError, match="not there any more"):
         numbers(connection, LOG)
     with pytest.raises(FlussError, match="not there any more"):
@@ -323,10 +324,12 @@ def test_the_owner_is_found_while_it_writes(tmp_path: Path) -> None:
     lock.announce("/tmp/socket")
     stop = threading.Event()
     bad: list[object] = []
+    looks = threading.Semaphore(0)
 
     def look() -> None:
         while not stop.is_set():
             found = owner_of(tmp_path / "d")
+            looks.release()
             if found is None or not found[1].startswith("/tmp/socket"):
                 bad.append(found)
 
@@ -334,7 +337,11 @@ def test_the_owner_is_found_while_it_writes(tmp_path: Path) -> None:
     reader.start()
     for number in range(3000):
         lock.announce("/tmp/socket" + "x" * (number % 7))
+        # at least at every tenth name, the other has looked again
+        if number % 10 == 0 and not looks.acquire(timeout=20):
+            break
     stop.set()
     reader.join()
     lock.release()
+    assert number == 2999, "nobody looks"
     assert bad == []

@@ -118,11 +118,13 @@ def test_it_is_closed_once_by_many(tmp_path: Path) -> None:
         except BaseException as error:
             errors.append(error)
 
-    closers = [threading.Thread(target=close) for _ in range(8)]
+    closers = [threading.Thread(target=close, daemon=True) for _ in range(8)]
     for closer in closers:
         closer.start()
     for closer in closers:
         closer.join(20)
+    # one that still waits has no error, either
+    assert not any(closer.is_alive() for closer in closers)
     assert not errors
     assert engine.closed
     with EmbeddedFluss(tmp_path / "data"):

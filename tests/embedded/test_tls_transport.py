@@ -8,7 +8,6 @@ import random
 import socket
 import ssl
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from fluss_df.engine.access.security import Security
 from fluss_df.engine.serve.tls import ServerTls, shake_hands
 from fluss_df.engine.serve.tls_transport import TlsTransport
 from tests.certificates import Authority
+from tests.client.support import soon
 
 
 @pytest.fixture(scope="module")
@@ -298,6 +298,4 @@ def test_nobody_is_waited_for_longer_than_is_said(tmp_path: Path) -> None:
         assert await shake_hands(near, context) is None
         assert near.fileno() == -1
 
-    began = time.monotonic()
-    asyncio.run(main())
-    assert time.monotonic() - began < 5
+    soon(lambda: asyncio.run(main()))

@@ -157,6 +157,27 @@ def test_prepared_statements_are_bounded() -> None:
             assert made[2] in shared._prepared
 
 
+def test_a_result_that_nobody_fetches_in_time_is_given_up() -> None:
+    statement = pb.CommandStatementQuery(query="SELECT 1 AS a")
+    with EmbeddedFluss(None) as engine:
+        limits = FlightLimits(ticket_s=1e-6)
+        with FlightSqlServer(FolderAccess(engine), limits=limits) as short, peer(short) as late:
+            first = late.info(statement).endpoints[0].ticket
+            with pytest.raises(REFUSED, match="waited for too long"):
+                late.get(first)
+            (session,) = short._sessions.all()
+            (dropped,) = session._results.values()
+            late.info(statement)
+            # the next result has its place, and it runs no more
+            assert dropped not in session._results.values()
+            assert len(session._results) == 1
+            assert not dropped.run.is_running
+        with FlightSqlServer(FolderAccess(engine)) as long, peer(long) as early:
+            first = early.info(statement).endpoints[0].ticket
+            early.info(statement)
+            assert early.get(first).to_pylist() == [{"a": 1}]
+
+
 def test_callers_without_a_name_are_not_put_out_while_they_ask() -> None:
     with EmbeddedFluss(None) as engine:
         limits = FlightLimits(sessions=2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io import scan_fluss
-from tests.io.conftest import MakeTable
+from tests.io.conftest import MakeTable, sorted_rows
 from tests.pushdown.expressions import EDGES, EXPRESSIONS, SCHEMA, SCHEMA_PL
 
 PARTITION_VALUES: dict[str, list[Any]] = {
@@ -19,6 +19,7 @@ PARTITION_VALUES: dict[str, list[Any]] = {
     "i8": [0, 1, 127, -128],
     "day": [dt.date(1970, 1, 1), dt.date(2024, 2, 29)],
 }
+PLACES = {"_partition": "true$1$2024-02-29", "_bucket": 1}
 HOW_MANY = 400
 
 
@@ -28,8 +29,8 @@ def values(name: str, shift: int) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def scan(make_table: MakeTable, connection: FlussConnection) -> pl.LazyFrame:
-    """A table in partitions of three types, with buckets by a string, of several batches."""
+def written() -> pl.DataFrame:
+    """The rows as they are given to the table."""
     columns = {name: values(name, shift) for shift, name in enumerate(SCHEMA.names)}
     keys = itertools.cycle(itertools.product(*PARTITION_VALUES.values()))
     for name, column in zip(
@@ -38,10 +39,15 @@ def scan(make_table: MakeTable, connection: FlussConnection) -> pl.LazyFrame:
         columns[name] = list(column)
     # a bucket key has no nulls
     columns["s"] = [value or "" for value in columns["s"]]
-    rows = pl.DataFrame(columns, schema=SCHEMA_PL)
+    return pl.DataFrame(columns, schema=SCHEMA_PL)
+
+
+@pytest.fixture(scope="module")
+def scan(make_table: MakeTable, connection: FlussConnection, written: pl.DataFrame) -> pl.LazyFrame:
+    """A table in partitions of three types, with buckets by a string, of several batches."""
     path = make_table(
         SCHEMA,
-        *rows.iter_slices(150),
+        *written.iter_slices(150),
         partition_keys=list(PARTITION_VALUES),
         bucket_keys=["s"],
         bucket_count=3,
@@ -56,7 +62,7 @@ STEPS = st.lists(
         st.integers(0, 300).map(lambda n: ("tail", n)),
         st.tuples(st.integers(-300, 300), st.integers(0, 100)).map(lambda n: ("slice", *n)),
         st.integers(0, 250).map(lambda n: ("offset", n)),
-        st.sampled_from(["_partition", "_bucket"]).map(lambda n: ("place", n)),
+        st.sampled_from(list(PLACES)).map(lambda n: ("place", n)),
     ),
     max_size=4,
 )
@@ -71,7 +77,7 @@ def build(frame: pl.LazyFrame, steps: list[Any], columns: list[str]) -> pl.LazyF
             frame = frame.filter(pl.col("_log_offset") >= arguments[0] % 9)
         elif kind == "place":
             name = arguments[0]
-            frame = frame.filter(pl.col(name) == pl.lit({"_bucket": 1}.get(name, "true$1$x")))
+            frame = frame.filter(pl.col(name) == pl.lit(PLACES[name]))
         else:
             frame = getattr(frame, kind)(*arguments)
     return frame.select(columns) if columns else frame.select(pl.len(), pl.col("i64").max())
@@ -96,14 +102,21 @@ def test_a_query_answers_as_plain_polars(
 
 
 @pytest.fixture(scope="module")
-def rows(scan: pl.LazyFrame) -> pl.DataFrame:
-    return scan.collect()
+def rows(scan: pl.LazyFrame, written: pl.DataFrame) -> pl.DataFrame:
+    """All rows, with where each of them is; queries of them are what scans are compared with."""
+    found = scan.collect()
+    # or a fault of the scan would be in both that are compared
+    assert sorted_rows(found.select(SCHEMA.names)).equals(sorted_rows(written))
+    return found
 
 
-def test_the_rows_are_those_that_were_written(rows: pl.DataFrame) -> None:
-    assert rows.height == HOW_MANY
-    for name in SCHEMA.names:
-        if name in PARTITION_VALUES or name == "s":
-            continue
-        written = pl.Series(values(name, SCHEMA.names.index(name)), dtype=SCHEMA_PL[name])
-        assert rows[name].sort().equals(written.sort())
+def test_rows_say_where_they_are(rows: pl.DataFrame) -> None:
+    by_values = rows.group_by(*PARTITION_VALUES).agg(pl.col("_partition").unique())
+    assert by_values.height == rows["_partition"].n_unique()
+    assert PLACES["_partition"] in rows["_partition"]
+    assert by_values["_partition"].list.len().unique().to_list() == [1]
+    # a string is in one bucket of each partition, and offsets have no gaps
+    assert rows.group_by("_partition", "s").agg(pl.col("_bucket").n_unique())["_bucket"].max() == 1
+    assert rows["_bucket"].n_unique() == 3
+    for _, bucket in rows.group_by("_partition", "_bucket"):
+        assert sorted(bucket["_log_offset"]) == list(range(bucket.height))

@@ -169,13 +169,18 @@ def test_credentials_that_are_about_to_end_are_not_used(storage: Storage) -> Non
     assert (storage.loads, set(storage.seen), storage.refused) == (2, {"token-2"}, 0)
 
 
-def test_polars_asks_again_in_the_same_plan(storage: Storage) -> None:
+def test_polars_asks_again_in_the_same_plan(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = time.time()
+    monkeypatch.setattr(time, "time", lambda: began)
     storage.valid_s = 61
     access = StorageAccess(opened(storage), lambda: opened(storage))
     scan = pl.scan_parquet("/".join(("s3:/", *NAME)), **access.scan_options())
     assert scan.collect().equals(ROWS)
-    # by then the token is within its last minute
-    time.sleep(1.5)
+    assert storage.loads == 1
+    # now the token is within its last minute
+    monkeypatch.setattr(time, "time", lambda: began + 1.5)
     storage.valid_s = 3600
     assert access()[0]["aws_session_token"] == "token-2"
     assert scan.collect().equals(ROWS)

@@ -44,6 +44,16 @@ def test_null_is_neither_true_nor_false() -> None:
     assert values(col("x").is_not_null()) == [True, True, False, True]
 
 
+def test_the_official_names_of_the_operators() -> None:
+    x = col("x")
+    assert values(x.less_or_equal(2)) == [True, True, None, False]
+    assert values(x.greater_or_equal(2)) == [False, True, None, True]
+    assert values(x.less_than(2)) == [True, False, None, False]
+    assert values(x.greater_than(2)) == [False, False, None, True]
+    assert values(x.equal(2)) == [False, True, None, False]
+    assert values(x.not_equal(2)) == [True, False, None, True]
+
+
 def test_and_or_follow_kleene() -> None:
     null = Constant(None)
     rows = pa.table({"x": [0]})

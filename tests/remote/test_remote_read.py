@@ -237,7 +237,7 @@ class _SlowFile:
             self._store.running += 1
             self._store.most_running = max(self._store.most_running, self._store.running)
             self._store.reads += 1
-        time.sleep(self._store.latency_s)
+        self._store.pause()
         with self._store.lock:
             self._store.running -= 1
         data: bytes = self._file.read_at(size, at)
@@ -250,7 +250,15 @@ class SlowStore:
     def __init__(self, latency_s: float) -> None:
         self.latency_s = latency_s
         self.lock = threading.Lock()
+        self.wanted, self.met = 0, threading.Event()
         self.running = self.most_running = self.reads = self.opened = 0
+
+    def pause(self) -> None:
+        """Be slow; ten times as slow until so many have read at once as are to."""
+        if self.running >= self.wanted:
+            self.met.set()
+        self.met.wait(self.latency_s * 10)
+        time.sleep(self.latency_s)
 
     def open_input_file(self, path: str) -> _SlowFile:
         time.sleep(self.latency_s)
@@ -281,6 +289,8 @@ def test_threads_hide_latency(tmp_path: Path, store: SlowStore) -> None:
         connection = LonelyConnection(
             remote_file_download_thread_num=threads, scanner_remote_log_prefetch_num=16
         )
+        store.wanted = threads
+        store.met.clear()
         read, _ = segments.read(segments.position(), connection)
         assert offsets(take_all(read)) == list(range(800))
         # each of them waits for the store while the others do

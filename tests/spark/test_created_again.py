@@ -6,6 +6,7 @@ Spark itself keeps of a dataframe and of a query that runs is tried on Spark.
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -148,12 +149,17 @@ def test_a_stream_reader(case: Case, what: str) -> None:
     assert read(lenient, lenient.partitions(end, after)) == [2] * 4
 
 
+def of_each(kinds: list[str], of_logs: str) -> pytest.MarkDecorator:
+    """Return cases of both kinds of tables, and one that there is for log tables alone."""
+    cases = [*itertools.product((False, True), kinds), (False, of_logs)]
+    names = [f"{'keys' if keys else 'log'}-{kind}" for keys, kind in cases]
+    return pytest.mark.parametrize(("case", "kind"), cases, indirect=["case"], ids=names)
+
+
 @pytest.mark.parametrize("what", WHAT)
-@pytest.mark.parametrize("kind", ["batch", "stream", "all or nothing"])
+@of_each(["batch", "stream"], "all or nothing")
 def test_a_writer(case: Case, what: str, kind: str) -> None:
     """It goes on into a new partition; a table it does not take for the one it began with."""
-    if case.keys and kind == "all or nothing":
-        return  # for log tables
     schema = spark_schema(SCHEMA)
     options = {"all_or_nothing": "true"} if kind == "all or nothing" else {}
     source = case.source(**options)
@@ -191,11 +197,9 @@ def test_a_writer(case: Case, what: str, kind: str) -> None:
     assert case.values() == [2] * 4
 
 
-@pytest.mark.parametrize("kind", ["stream", "exactly once"])
+@of_each(["stream"], "exactly once")
 def test_a_stream_commits_by_another_writer(case: Case, kind: str) -> None:
     """Spark makes it when the tasks are done: they say which table it was that they wrote to."""
-    if case.keys and kind == "exactly once":
-        return  # for log tables
     schema = spark_schema(SCHEMA)
     options = {"delivery_guarantee": "exactly-once"} if kind == "exactly once" else {}
 

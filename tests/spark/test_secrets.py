@@ -71,8 +71,11 @@ def test_read_written_and_asked_in_sql(
 
 
 def test_a_password_of_the_environment(spark: SparkSession, guarded: dict[str, str]) -> None:
-    """Where a process does not have it, the error names the variable, and nothing else."""
-    options = guarded | {"security.sasl.password": "env:FLUSS_TEST_NO_SUCH_PASSWORD"}
+    """Where a process does not have it, the error names the variable, and no other secret."""
+    options = guarded | {
+        "security.sasl.password": "env:FLUSS_TEST_NO_SUCH_PASSWORD",
+        "security.ssl.key.password": PASSWORD,
+    }
     with pytest.raises(Exception, match="FLUSS_TEST_NO_SUCH_PASSWORD is not set") as raised:
         spark.read.format("fluss").options(**options).load("db.rows").count()
     assert PASSWORD not in str(raised.value)
