@@ -247,7 +247,8 @@ def connect(connection: object | None = None) -> FlussConnection:
     connection
         ``"host:port[,host:port]"``, ``"fluss://[user:password@]host:port[/database]"``, a
         :class:`Config`, or a dict of properties; None for another connection to where that of
-        :func:`set_default_connection` leads, else to ``FLUSS_BOOTSTRAP_SERVERS``. A folder (a
+        :func:`set_default_connection` leads, else to ``FLUSS_BOOTSTRAP_SERVERS``, and so for a dict
+        without ``bootstrap.servers``. A folder (a
         ``Path``, ``"file:..."``, a string with a slash, or ``":memory:"`` for a temporary one)
         is an embedded Fluss: it is opened in this process, or used through the process that has
         it.
@@ -325,10 +326,24 @@ def _no_connection() -> FlussError:
     )
 
 
+def _default_with(config: Config) -> FlussConnection:
+    """Return what leads to the same place as the default connection, with further settings."""
+    base = _default
+    if base is None:
+        address = os.environ.get(BOOTSTRAP_VARIABLE) or home_folder()
+        if not address:
+            raise _no_connection()
+        base = unconnected(address)
+    settings = base.config.copy(**config.to_dict()).with_secrets_of(config)
+    return FlussConnection(settings, base.default_database)
+
+
 def unconnected(description: object) -> FlussConnection:
     """Return the connection that is described, which has not connected to anything yet."""
     if isinstance(description, (Config, Mapping)):
         config = description.copy() if isinstance(description, Config) else Config(description)
+        if not isinstance(description, Config) and not config.is_set("bootstrap.servers"):
+            return _default_with(config)
         folder = embedded_folder(config.bootstrap_servers)
         return FlussConnection(config if folder is None else attached_config(folder, config))
     folder = embedded_folder(description)

@@ -103,3 +103,19 @@ def test_connect_opens_the_folder_that_is_the_default(tmp_path: Path) -> None:
         opened.get_admin().create_database("there")
     assert resolve_connection().get_admin().database_exists("there")
     resolve_connection().close()
+
+
+def test_settings_without_an_address_are_for_where_the_default_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"writer.batch-size": 1 << 20}
+    with pytest.raises(FlussError, match="no connection given"):
+        fluss.connect(settings)
+    for name, default in (("variable", None), ("default", str(tmp_path / "default"))):
+        monkeypatch.setenv("FLUSS_BOOTSTRAP_SERVERS", str(tmp_path / "variable"))
+        fluss.set_default_connection(default)
+        with fluss.connect(settings) as connection:
+            assert connection.config.writer_batch_size == 1 << 20
+            connection.get_admin().create_database(name)
+        with fluss.connect(tmp_path / name) as connection:
+            assert name in connection.get_admin().list_databases()
