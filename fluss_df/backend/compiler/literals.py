@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import datetime as dtm
 import math
-from typing import Any
+import re
 
 import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import numpy as np
 
 from fluss_df.errors import FlussError
+
+#: Years of which 64 bits hold the nanoseconds.
+FIRST_YEAR, LAST_YEAR = 1678, 2261
+_FRACTION = re.compile(r"[.,](\d+)")
 
 
 def beside(value: ops.Value, other: ops.Value) -> ops.Value:
@@ -31,7 +35,7 @@ def beside(value: ops.Value, other: ops.Value) -> ops.Value:
         # what no FLOAT is, as 1e300, stays
         return value if math.isinf(single) else ops.Literal(single, dt.float32)
     if given.is_string() and (kind.is_date() or kind.is_time() or kind.is_timestamp()):
-        return ops.Literal(_time_of(value.value, kind, other.name), kind)
+        return _time_of(value.value, kind, other.name)
     return value
 
 
@@ -43,10 +47,11 @@ def single(value: ops.Value, literal: ops.Value) -> ops.Value:
     return value
 
 
-def _time_of(text: str, kind: dt.DataType, name: str) -> Any:
+def _time_of(text: str, kind: dt.DataType, name: str) -> ops.Value:
+    """Return a text as the date or time that it means, with all of its digits."""
     try:
         if kind.is_time():
-            return dtm.time.fromisoformat(text.strip())
+            return ops.Literal(dtm.time.fromisoformat(text.strip()), kind)
         moment = dtm.datetime.fromisoformat(text.strip())
     except ValueError:
         raise FlussError(
@@ -54,17 +59,22 @@ def _time_of(text: str, kind: dt.DataType, name: str) -> Any:
             " as '2024-01-31', '12:34:56' or '2024-01-31 12:34:56'"
         ) from None
     if kind.is_date():
-        return moment.date()
+        return ops.Literal(moment.date(), kind)
     zone = kind.timezone
     if zone is not None and moment.tzinfo is None:
         moment = moment.replace(tzinfo=dtm.UTC)
     if zone is None and moment.tzinfo is not None:
         moment = moment.astimezone(dtm.UTC).replace(tzinfo=None)
-    fraction = text.partition(".")[2]
-    digits = "".join(c for c in fraction[:9] if c.isdigit())
-    if len(digits) > 6 and 1678 <= moment.year <= 2261:
-        # it takes a moment to import, and few literals have nanoseconds
-        import pandas as pd
-
-        return pd.Timestamp(moment) + pd.Timedelta(int(digits[6:].ljust(3, "0")), "ns")
-    return moment
+    fraction = _FRACTION.search(text)
+    digits = fraction[1][:9] if fraction else ""
+    if not digits[6:].strip("0") or not FIRST_YEAR <= moment.year <= LAST_YEAR:
+        return ops.Literal(moment, kind)
+    # a literal of Ibis has microseconds at most: what has more digits is read from a text in UTC
+    if zone is not None:
+        moment = moment.astimezone(dtm.UTC)
+    whole = moment.replace(tzinfo=None, microsecond=0).isoformat(" ")
+    made = ops.Cast(
+        ops.Literal(f"{whole}.{digits.ljust(9, '0')}", dt.string),
+        dt.Timestamp(timezone=None if zone is None else "UTC", scale=9),
+    )
+    return made if zone in (None, "UTC") else ops.Cast(made, dt.Timestamp(timezone=zone, scale=9))

@@ -11,11 +11,8 @@ import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import polars as pl
 
-from fluss_df.backend.compiler.literals import beside, single
+from fluss_df.backend.compiler.literals import FIRST_YEAR, LAST_YEAR, beside, single
 from fluss_df.backend.translation import UNITS, PolarsType, rule, translate
-
-#: Years of which 64 bits hold the nanoseconds.
-FIRST_YEAR, LAST_YEAR = 1678, 2261
 
 _compared = translate.dispatch(ops.Equals)
 _identical = translate.dispatch(ops.IdenticalTo)
@@ -92,14 +89,11 @@ def _common(values: Sequence[ops.Value]) -> tuple[int, str | None]:
     return max(map(_unit, values)), zones.pop() if len(zones) == 1 else "UTC"
 
 
-_simple_case = translate.dispatch(ops.SimpleCase)
-
-
 @rule(ops.SimpleCase)
 def simple_case(op: ops.SimpleCase, **kw: Any) -> pl.Expr:
-    """Choose by a value that others are compared with."""
-    typed = op.copy(cases=tuple(beside(case, op.base) for case in op.cases))
-    found: pl.Expr = _simple_case(typed, **kw)
+    """Choose by a value that others are compared with, as ``==`` compares them."""
+    cases = tuple(ops.Equals(op.base, case) for case in op.cases)
+    found: pl.Expr = translate(ops.SearchedCase(cases, op.results, op.default), **kw)
     return found
 
 
