@@ -158,6 +158,17 @@ def test_ibis_divides_to_whole_numbers_of_64_bits(t: ir.Table) -> None:
     assert values(made)[1:3] == [(2, -MOST, 2, None, None), (3, 2**31, 3, None, None)]
 
 
+def test_ibis_rounds_no_bound_of_between(t: ir.Table) -> None:
+    for condition, wanted in (
+        (t.k.between(1.5, 2.5), [2]),
+        (t.k.between(Decimal("1.5"), Decimal("2.5")), [2]),
+        (t.i1.between(0, 300), [1, 2]),
+        (t.n.between(1.251, 99.9901), [3]),
+        (t.f4.between(t.k, 3), [2]),
+    ):
+        assert t.filter(condition).k.to_pyarrow().to_pylist() == wanted
+
+
 def test_ibis_divides_and_rounds_decimals_as_sql_does(t: ir.Table) -> None:
     thirds = [a for (a,) in values(t.order_by("k").select(a=t.n / 3))]
     assert thirds == [pytest.approx(1.25 / 3), -1.25, pytest.approx(33.33), None]

@@ -32,8 +32,9 @@ def beside(value: ops.Value, other: ops.Value) -> ops.Value:
     if isinstance(kind, dt.Float32) and given.is_numeric() and not given.is_boolean():
         with np.errstate(over="ignore"):
             single = float(np.float32(value.value))
-        # what no FLOAT is, as 1e300, stays
-        return value if math.isinf(single) else ops.Literal(single, dt.float32)
+        # what no FLOAT is stays: 1e300, and whole numbers, which nobody means to have rounded
+        rounded = given.is_integer() and single != value.value
+        return value if rounded or math.isinf(single) else ops.Literal(single, dt.float32)
     if given.is_string() and (kind.is_date() or kind.is_time() or kind.is_timestamp()):
         return _time_of(value.value, kind, other.name)
     return value

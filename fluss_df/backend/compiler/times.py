@@ -296,12 +296,17 @@ def in_values(op: ops.InValues, **kw: Any) -> pl.Expr:
 
 @rule(ops.Between)
 def between(op: ops.Between, **kw: Any) -> pl.Expr:
-    """Compare with bounds as values of the argument's type, texts too."""
+    """Compare with bounds: texts as values of the argument's type, numbers as they are."""
     lower, upper = (beside(bound, op.arg) for bound in (op.lower_bound, op.upper_bound))
     op = op.copy(lower_bound=lower, upper_bound=upper)
     low, high = (_aligned((op.arg, bound), kw) for bound in (op.lower_bound, op.upper_bound))
     if low is not None and high is not None:
         return (low[0] >= low[1]) & (high[0] <= high[1])
+    if all(value.dtype.is_numeric() for value in op.args) and len({v.dtype for v in op.args}) > 1:
+        # in the type of the argument a bound may be rounded, or may not fit
+        at_least: pl.Expr = translate(ops.GreaterEqual(op.arg, op.lower_bound), **kw)
+        at_most: pl.Expr = translate(ops.LessEqual(op.arg, op.upper_bound), **kw)
+        return at_least & at_most
     lower, upper = (
         bound if bound.dtype == op.arg.dtype else ops.Cast(bound, op.arg.dtype)
         for bound in (op.lower_bound, op.upper_bound)
