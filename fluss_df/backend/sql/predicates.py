@@ -133,7 +133,7 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
         for values in _operands(node)
     ]
     align_times(tree, groups, frames)
-    drop_empty_lists(tree)
+    drop_empty_lists(tree, frames)
 
 
 def _group(tree: exp.Expr) -> None:
