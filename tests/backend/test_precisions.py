@@ -204,6 +204,19 @@ def test_ibis_compares_a_coarser_time_with_a_text_of_nanoseconds(con: Backend) -
     assert con.compile(found).collect().row(0) == (False, True, False, False, False, True)
 
 
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("2024-1-1", 0), ("2024-1-1 0:00:00.999", 1), ("2024/01/1 00:00:00.999", 1), ("2024-1-2", 0)],
+)
+def test_ibis_reads_texts_of_times_with_parts_of_one_digit(
+    con: Backend, text: str, count: int
+) -> None:
+    t = con.table("t")
+    assert t.filter(t.k3 == text).count().execute() == count
+    assert t.filter(t.k3.between("2024-1-1", "2024-1-2")).count().execute() == 1
+    assert t.filter(t.k3.date().between("2024-1-2", "2024-1-3")).count().execute() == 0
+
+
 def test_texts_of_times_need_no_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     backend = Backend()

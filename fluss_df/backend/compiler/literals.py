@@ -6,9 +6,11 @@ date, a text, which Polars refuses. As literals of the other's type they are pus
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dtm
 import math
 import re
+from typing import Any
 
 import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
@@ -19,6 +21,7 @@ from fluss_df.errors import FlussError
 #: Years of which 64 bits hold the nanoseconds.
 FIRST_YEAR, LAST_YEAR = 1678, 2261
 _FRACTION = re.compile(r"[.,](\d+)")
+_ONE_DIGIT = re.compile(r"(?<![\d.,])\d(?!\d)")
 
 
 def beside(value: ops.Value, other: ops.Value) -> ops.Value:
@@ -50,15 +53,21 @@ def single(value: ops.Value, literal: ops.Value) -> ops.Value:
 
 def _time_of(text: str, kind: dt.DataType, name: str) -> ops.Value:
     """Return a text as the date or time that it means, with all of its digits."""
-    try:
-        if kind.is_time():
-            return ops.Literal(dtm.time.fromisoformat(text.strip()), kind)
-        moment = dtm.datetime.fromisoformat(text.strip())
-    except ValueError:
+    parsed = dtm.time.fromisoformat if kind.is_time() else dtm.datetime.fromisoformat
+    found: Any = None
+    # parts of one digit, and slashes, are what Polars reads too
+    for written in (text.strip(), _ONE_DIGIT.sub(r"0\g<0>", text.strip().replace("/", "-"))):
+        with contextlib.suppress(ValueError):
+            found = parsed(written)
+            break
+    if found is None:
         raise FlussError(
             f"'{name}' is {kind}, and is compared with the text {text!r}, which is none: write it"
             " as '2024-01-31', '12:34:56' or '2024-01-31 12:34:56'"
-        ) from None
+        )
+    if kind.is_time():
+        return ops.Literal(found, kind)
+    moment: dtm.datetime = found
     if kind.is_date():
         return ops.Literal(moment.date(), kind)
     zone = kind.timezone
