@@ -158,6 +158,38 @@ def test_ibis_divides_to_whole_numbers_of_64_bits(t: ir.Table) -> None:
     assert values(made)[1:3] == [(2, -MOST, 2, None, None), (3, 2**31, 3, None, None)]
 
 
+def test_ibis_has_null_for_what_fits_no_whole_number(con: Backend) -> None:
+    large = pl.DataFrame(
+        {
+            "d": [1e300, 5.0, -5.0, float("nan"), float("inf")],
+            "m": pl.Series(["5.5", "-5.5", "0", None, "1"]).cast(pl.Decimal(10, 2)),
+            "z": pl.Series(["0", "2", "0", "1", None]).cast(pl.Decimal(10, 2)),
+            "i": pl.Series([0, 2, 0, 1, None], dtype=pl.Int32),
+        }
+    )
+    t = con.create_table("large", large, temp=True)
+    made = t.select(
+        quotient=t.d // 2,
+        floor=t.d.floor(),
+        ceil=t.d.ceil(),
+        round=t.d.round(),
+        decimal=t.m // t.z,
+        whole=t.m // t.i,
+        none=t.m // 0,
+        rest=t.m % t.z,
+        divided=t.i // t.z,
+    )
+    found = con.compile(made).collect().to_dict(as_series=False)
+    assert found == {
+        "quotient": [None, 2, -3, None, None],
+        **{name: [None, 5, -5, None, None] for name in ("floor", "ceil", "round")},
+        **{name: [None, -3, None, None, None] for name in ("decimal", "whole")},
+        "none": [None] * 5,
+        "rest": [None, Decimal("-1.50"), None, None, None],
+        "divided": [None, 1, None, 1, None],
+    }
+
+
 def test_ibis_rounds_no_bound_of_between(t: ir.Table) -> None:
     for condition, wanted in (
         (t.k.between(1.5, 2.5), [2]),
