@@ -217,6 +217,17 @@ def test_ibis_reads_texts_of_times_with_parts_of_one_digit(
     assert t.filter(t.k3.date().between("2024-1-2", "2024-1-3")).count().execute() == 0
 
 
+def test_ibis_leaves_the_hours_of_bounds_of_days(con: Backend) -> None:
+    t = con.table("t")
+    noon, day = dt.datetime(2024, 1, 1, 12), dt.datetime(2024, 1, 1)
+    for condition, count in (
+        (t.k6.date().between(noon, dt.datetime(2025, 1, 1)), 0),
+        (t.k6.date().between(t.k6, t.k9), 0),
+        (t.k6.date().between(day, noon), 1),
+    ):
+        assert t.filter(condition).count().execute() == count
+
+
 def test_texts_of_times_need_no_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     backend = Backend()

@@ -296,14 +296,16 @@ def in_values(op: ops.InValues, **kw: Any) -> pl.Expr:
 
 @rule(ops.Between)
 def between(op: ops.Between, **kw: Any) -> pl.Expr:
-    """Compare with bounds: texts as values of the argument's type, numbers as they are."""
+    """Compare with bounds: texts as values of the argument's type, others as they are."""
     lower, upper = (beside(bound, op.arg) for bound in (op.lower_bound, op.upper_bound))
     op = op.copy(lower_bound=lower, upper_bound=upper)
     low, high = (_aligned((op.arg, bound), kw) for bound in (op.lower_bound, op.upper_bound))
     if low is not None and high is not None:
         return (low[0] >= low[1]) & (high[0] <= high[1])
-    if all(value.dtype.is_numeric() for value in op.args) and len({v.dtype for v in op.args}) > 1:
-        # in the type of the argument a bound may be rounded, or may not fit
+    kinds = [value.dtype for value in op.args]
+    numbers = all(kind.is_numeric() for kind in kinds) and len(set(kinds)) > 1
+    if numbers or (kinds[0].is_date() and any(kind.is_timestamp() for kind in kinds)):
+        # in the type of the argument a bound may be rounded, may lose its hours, or may not fit
         at_least: pl.Expr = translate(ops.GreaterEqual(op.arg, op.lower_bound), **kw)
         at_most: pl.Expr = translate(ops.LessEqual(op.arg, op.upper_bound), **kw)
         return at_least & at_most
