@@ -311,6 +311,7 @@ JOINED = [
         "SELECT q.*, x FROM u LEFT JOIN lists q ON u.id = q.k CROSS JOIN UNNEST(q.l) AS v(x)",
         "SELECT q.* EXCLUDE (m), x FROM lists q CROSS JOIN UNNEST(q.l) AS v(x)",
         "SELECT q.*, u.w, x FROM lists q JOIN u ON u.id = q.k CROSS JOIN UNNEST(q.l) AS v(x)",
+        "SELECT k, x FROM (SELECT k, l FROM lists) CROSS JOIN UNNEST(l) AS v(x)",
         "SELECT * FROM lists CROSS JOIN UNNEST(l) AS v(x)",
         "SELECT k, x, y FROM lists CROSS JOIN UNNEST(l) AS v(x) CROSS JOIN UNNEST(l) AS w(y)",
         "SELECT a.k, b.l, UNNEST(a.l) AS x FROM lists a JOIN lists b ON a.k = b.k",

@@ -155,7 +155,10 @@ def _drop_from_source(
             f" list in front of it, as table.{value.name}{spot(value)}"
         )
     (table,) = tables
-    name = table.alias_or_name
+    name = table.alias_or_name or f"__fluss_source_{at}"
+    if not table.alias_or_name:
+        # a subquery that nobody named
+        table.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
     listed = exp.column(value.this.copy(), name, quoted=True)
     # Polars has values in place of the list that they are of: it gets a second one
     items = f"__fluss_items_{at}"
