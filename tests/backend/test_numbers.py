@@ -17,6 +17,7 @@ from ibis import _
 
 from fluss_df.backend import Backend
 from fluss_df.backend.translation import PolarsType
+from fluss_df.errors import FlussError
 
 ROWS = pl.DataFrame(
     {
@@ -384,6 +385,11 @@ def ask(con: Backend, query: str) -> list[tuple[Any, ...]]:
             "SELECT POWER(i4, 2) AS a, POW(i1, 2) AS b FROM t WHERE k = 1",
             [(MOST**2 * 1.0, 16129.0)],
         ),
+        (
+            "SELECT i1 + 100 AS a, 2 * i1 AS b, i2 - -1 AS c, -i1 - 2 + 1 AS d FROM t WHERE k = 1",
+            [(227, 254, 32768, -128)],
+        ),
+        ("SELECT k FROM t WHERE i1 + 1 > 0 ORDER BY k", [(1,), (2,)]),
         # PostgreSQL needs a decimal to round to digits, and a decimal has no such numbers
         ("SELECT ROUND(CAST(i4 AS DOUBLE) * 1e30, 1) > 1e39 AS a FROM t WHERE k = 1", [(True,)]),
         ("SELECT ROUND(CAST(k AS DOUBLE) / 3, 12) AS a FROM t WHERE k = 1", [(0.333333333333,)]),
@@ -391,6 +397,16 @@ def ask(con: Backend, query: str) -> list[tuple[Any, ...]]:
 )
 def test_sql_has_room_for_numbers(con: Backend, query: str, rows: list[tuple[Any, ...]]) -> None:
     assert ask(con, query) == rows
+
+
+def test_sql_writes_no_number_that_came_round(con: Backend) -> None:
+    con.raw_sql("CREATE TABLE small (k INT, v TINYINT, PRIMARY KEY (k) NOT ENFORCED)")
+    con.raw_sql("INSERT INTO small VALUES (1, 100)")
+    con.raw_sql("UPDATE small SET v = v + 20")
+    with pytest.raises(FlussError, match=r"220 \(int32\) would lose data as tinyint"):
+        con.raw_sql("UPDATE small SET v = v + 100")
+    assert ask(con, "SELECT v FROM small") == [(120,)]
+    con.drop_table("small")
 
 
 def test_sql_takes_means_of_floats_in_double_precision(con: Backend) -> None:

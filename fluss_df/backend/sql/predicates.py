@@ -21,6 +21,7 @@ written                   handed to Polars
 ``RIGHT(s, 3)``           all of a shorter text, of which Polars takes less
 ``LENGTH(a) - LENGTH(b)`` ``CAST(LENGTH(a) AS BIGINT) - CAST(LENGTH(b) AS BIGINT)``
 ``MONTH(d) * 100``        ``CAST(EXTRACT(MONTH FROM d) AS BIGINT) * 100``
+``t + 1``                 ``CAST(t AS INT) + 1``, where t is TINYINT or SMALLINT
 ``SUM(i)``                ``SUM(CAST(i AS BIGINT))``, where i is INT
 ``AVG(f)``                ``AVG(CAST(f AS DOUBLE))``, where f is FLOAT
 ``POWER(i, 2)``           ``POWER(CAST(i AS DOUBLE), 2)``
