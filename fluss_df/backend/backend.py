@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import ParseResult
@@ -124,7 +125,7 @@ class Backend(Streaming, Files):
         chosen = database or self._connection.default_database or DEFAULT_DATABASE
         self._database = check_name(chosen, "database")
         self._tables.clear()
-        self._unnamed = set()
+        self._unnamed, self._names = set(), weakref.WeakValueDictionary()
         self._queries = {}
         self._context = sql_context()
 
@@ -164,6 +165,7 @@ class Backend(Streaming, Files):
         """Forget views and temporary tables; connections are shared, and stay open."""
         self._tables.clear()
         self._unnamed.clear()
+        self._names.clear()
         self._queries.clear()
         self._context = sql_context()
 

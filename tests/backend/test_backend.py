@@ -267,6 +267,26 @@ def test_names_that_nobody_sees_go_with_their_expressions(con: Backend, fresh: F
     con.disconnect()
     assert not con._tables
     assert not con._queries
+    with pytest.raises(FlussError, match=r"has no 'ibis_fluss_sql_.*' any more"):
+        kept.to_polars()
+
+
+def test_a_name_that_nobody_sees_stays_for_other_expressions(con: Backend, fresh: Fresh) -> None:
+    name = fresh()
+    con.create_table(name, pl.DataFrame({"a": [1, 2]}))
+    first = con.sql(f"SELECT a FROM {name} WHERE a > 1")
+    second, unbound = con.table(first.get_name()), first.unbind()
+    del first
+    gc.collect()
+    assert second.to_polars()["a"].to_list() == [2]
+    assert con.to_polars(unbound)["a"].to_list() == [2]
+    del second
+    gc.collect()
+    assert con.to_polars(unbound.filter(unbound.a > 0))["a"].to_list() == [2]
+    del unbound
+    gc.collect()
+    assert not con._tables
+    assert not con._queries
 
 
 def test_a_database_behind_a_catalog_and_a_limit_are_heeded(con: Backend, fresh: Fresh) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import duckdb
 import polars as pl
@@ -208,3 +209,37 @@ def test_what_cannot_be_meant_is_said(pair: Pair, condition: str, message: str) 
         with pytest.raises(FlussError, match=message):
             pair.con.raw_sql(statement)
     assert pair.con.raw_sql(f"SELECT count(*) AS n FROM {pair.table}").item() == ROWS.height
+
+
+def test_whole_numbers_beside_a_float_are_not_rounded(
+    con: Backend, fresh: Callable[[], str]
+) -> None:
+    table = fresh()
+    con.raw_sql(f"CREATE TABLE {table} (k INT, x FLOAT)")
+    con.raw_sql(f"INSERT INTO {table} VALUES (1, 16777216), (2, 1), (3, -16777216)")
+    t = con.table(table)
+    between = 16777217  # no FLOAT is it: it would be rounded to the first row's
+    conditions: list[tuple[Any, str, list[int]]] = [
+        (t.x == between, "x = 16777217", []),
+        (t.x == -between, "x = -16777217", []),
+        (t.x == 16777216, "x = 16777216", [1]),
+        (t.x < between, "x < 16777217", [1, 2, 3]),
+        (t.x > -between, "x > -16777217", [1, 2, 3]),
+        (t.x != between, "x <> 16777217", [1, 2, 3]),
+        (t.x >= between, "16777217 <= x", []),
+        (t.x.between(between, 16777220), "x BETWEEN 16777217 AND 16777220", []),
+        (t.x.isin([between]), "x IN (16777217)", []),
+        (t.x.isin([between, 1]), "x IN (16777217, 1)", [2]),
+        (t.x.identical_to(between), "x IS NOT DISTINCT FROM 16777217", []),
+        (t.x.nullif(between).isnull(), "NULLIF(x, 16777217) IS NULL", []),
+        (
+            t.x.cases((between, True), else_=False),
+            "CASE x WHEN 16777217 THEN TRUE ELSE FALSE END",
+            [],
+        ),
+    ]
+    for condition, text, wanted in conditions:
+        found = con.compile(t.filter(condition).order_by("k").select("k")).collect()
+        assert found["k"].to_list() == wanted, text
+        rows = con.raw_sql(f"SELECT k FROM {table} WHERE {text} ORDER BY k")
+        assert rows["k"].to_list() == wanted, text

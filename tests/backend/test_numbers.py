@@ -17,6 +17,7 @@ from ibis import _
 
 from fluss_df.backend import Backend
 from fluss_df.backend.translation import PolarsType
+from fluss_df.errors import FlussError
 
 ROWS = pl.DataFrame(
     {
@@ -156,6 +157,49 @@ def test_ibis_divides_to_whole_numbers_of_64_bits(t: ir.Table) -> None:
     assert values(t.aggregate(s=(t.i4 // 1).sum())) == [(MOST - 1,)]
     made = t.select("k", a=t.i4 // -1, b=t.f4 // 1, c=t.f4 // 0, d=t.i4 // 0).order_by("k")
     assert values(made)[1:3] == [(2, -MOST, 2, None, None), (3, 2**31, 3, None, None)]
+
+
+def test_ibis_has_null_for_what_fits_no_whole_number(con: Backend) -> None:
+    large = pl.DataFrame(
+        {
+            "d": [1e300, 5.0, -5.0, float("nan"), float("inf")],
+            "m": pl.Series(["5.5", "-5.5", "0", None, "1"]).cast(pl.Decimal(10, 2)),
+            "z": pl.Series(["0", "2", "0", "1", None]).cast(pl.Decimal(10, 2)),
+            "i": pl.Series([0, 2, 0, 1, None], dtype=pl.Int32),
+        }
+    )
+    t = con.create_table("large", large, temp=True)
+    made = t.select(
+        quotient=t.d // 2,
+        floor=t.d.floor(),
+        ceil=t.d.ceil(),
+        round=t.d.round(),
+        decimal=t.m // t.z,
+        whole=t.m // t.i,
+        none=t.m // 0,
+        rest=t.m % t.z,
+        divided=t.i // t.z,
+    )
+    found = con.compile(made).collect().to_dict(as_series=False)
+    assert found == {
+        "quotient": [None, 2, -3, None, None],
+        **{name: [None, 5, -5, None, None] for name in ("floor", "ceil", "round")},
+        **{name: [None, -3, None, None, None] for name in ("decimal", "whole")},
+        "none": [None] * 5,
+        "rest": [None, Decimal("-1.50"), None, None, None],
+        "divided": [None, 1, None, 1, None],
+    }
+
+
+def test_ibis_rounds_no_bound_of_between(t: ir.Table) -> None:
+    for condition, wanted in (
+        (t.k.between(1.5, 2.5), [2]),
+        (t.k.between(Decimal("1.5"), Decimal("2.5")), [2]),
+        (t.i1.between(0, 300), [1, 2]),
+        (t.n.between(1.251, 99.9901), [3]),
+        (t.f4.between(t.k, 3), [2]),
+    ):
+        assert t.filter(condition).k.to_pyarrow().to_pylist() == wanted
 
 
 def test_ibis_divides_and_rounds_decimals_as_sql_does(t: ir.Table) -> None:
@@ -341,6 +385,11 @@ def ask(con: Backend, query: str) -> list[tuple[Any, ...]]:
             "SELECT POWER(i4, 2) AS a, POW(i1, 2) AS b FROM t WHERE k = 1",
             [(MOST**2 * 1.0, 16129.0)],
         ),
+        (
+            "SELECT i1 + 100 AS a, 2 * i1 AS b, i2 - -1 AS c, -i1 - 2 + 1 AS d FROM t WHERE k = 1",
+            [(227, 254, 32768, -128)],
+        ),
+        ("SELECT k FROM t WHERE i1 + 1 > 0 ORDER BY k", [(1,), (2,)]),
         # PostgreSQL needs a decimal to round to digits, and a decimal has no such numbers
         ("SELECT ROUND(CAST(i4 AS DOUBLE) * 1e30, 1) > 1e39 AS a FROM t WHERE k = 1", [(True,)]),
         ("SELECT ROUND(CAST(k AS DOUBLE) / 3, 12) AS a FROM t WHERE k = 1", [(0.333333333333,)]),
@@ -348,6 +397,16 @@ def ask(con: Backend, query: str) -> list[tuple[Any, ...]]:
 )
 def test_sql_has_room_for_numbers(con: Backend, query: str, rows: list[tuple[Any, ...]]) -> None:
     assert ask(con, query) == rows
+
+
+def test_sql_writes_no_number_that_came_round(con: Backend) -> None:
+    con.raw_sql("CREATE TABLE small (k INT, v TINYINT, PRIMARY KEY (k) NOT ENFORCED)")
+    con.raw_sql("INSERT INTO small VALUES (1, 100)")
+    con.raw_sql("UPDATE small SET v = v + 20")
+    with pytest.raises(FlussError, match=r"220 \(int32\) would lose data as tinyint"):
+        con.raw_sql("UPDATE small SET v = v + 100")
+    assert ask(con, "SELECT v FROM small") == [(120,)]
+    con.drop_table("small")
 
 
 def test_sql_takes_means_of_floats_in_double_precision(con: Backend) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -160,6 +161,83 @@ def test_ibis_compares_times_with_all_of_their_digits(con: Backend) -> None:
     ]
     assert [t.filter(condition).count().execute() for condition in true] == [1] * len(true)
     assert [t.filter(condition).count().execute() for condition in false] == [0] * len(false)
+
+
+@pytest.mark.parametrize("column", ["k9", "z9"])
+def test_ibis_compares_texts_with_all_of_their_digits(con: Backend, column: str) -> None:
+    t = con.table("t")
+    nine, less, more = (f"{DAY}.99950000{digit}" for digit in (1, 0, 2))
+    elsewhere = "2024-01-01 05:30:00.999500001+05:30"
+    true = [
+        t[column] == nine,
+        t[column] == elsewhere,
+        t[column] > less,
+        t[column] < more,
+        t[column].between(nine, "2024-02-01"),
+        t[column].isin([nine, DAY]),
+        t[column].identical_to(nine),
+        t[column].cases((nine, True), else_=False),
+    ]
+    false = [
+        t[column] == less,
+        t[column] >= more,
+        t[column] != nine,
+        t[column].between(more, "2024-02-01"),
+        t[column].isin([less, more]),
+        t[column].cases((more, True), else_=False),
+    ]
+    assert [t.filter(condition).count().execute() for condition in true] == [1] * len(true)
+    assert [t.filter(condition).count().execute() for condition in false] == [0] * len(false)
+
+
+def test_ibis_compares_a_coarser_time_with_a_text_of_nanoseconds(con: Backend) -> None:
+    t = con.table("t")
+    text = f"{DAY}.999500001"
+    found = t.select(
+        same=t.k6 == text,
+        less=t.k6 < text,
+        among=t.k6.isin([text]),
+        case=t.k6.cases((text, True), else_=False),
+        coarse=t.k3.cases((f"{DAY}.999000001", True), else_=False),
+        elsewhere=t.k6 == "2024-01-01 05:30:00.999500+05:30",
+    )
+    assert con.compile(found).collect().row(0) == (False, True, False, False, False, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("2024-1-1", 0), ("2024-1-1 0:00:00.999", 1), ("2024/01/1 00:00:00.999", 1), ("2024-1-2", 0)],
+)
+def test_ibis_reads_texts_of_times_with_parts_of_one_digit(
+    con: Backend, text: str, count: int
+) -> None:
+    t = con.table("t")
+    assert t.filter(t.k3 == text).count().execute() == count
+    assert t.filter(t.k3.between("2024-1-1", "2024-1-2")).count().execute() == 1
+    assert t.filter(t.k3.date().between("2024-1-2", "2024-1-3")).count().execute() == 0
+
+
+def test_ibis_leaves_the_hours_of_bounds_of_days(con: Backend) -> None:
+    t = con.table("t")
+    noon, day = dt.datetime(2024, 1, 1, 12), dt.datetime(2024, 1, 1)
+    for condition, count in (
+        (t.k6.date().between(noon, dt.datetime(2025, 1, 1)), 0),
+        (t.k6.date().between(t.k6, t.k9), 0),
+        (t.k6.date().between(day, noon), 1),
+    ):
+        assert t.filter(condition).count().execute() == count
+
+
+def test_texts_of_times_need_no_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    backend = Backend()
+    backend.do_connect(":memory:")
+    backend.raw_sql("CREATE TABLE n (k TIMESTAMP(9))")
+    backend.raw_sql(f"INSERT INTO n VALUES ('{DAY}.123456789')")
+    n = backend.table("n")
+    for text, count in ((f"{DAY}.123456789", 1), ("2024-01-01 05:30:00.123456+05:30", 0)):
+        assert backend.compile(n.filter(n.k == text)).collect().height == count
+    backend.disconnect()
 
 
 @pytest.mark.parametrize("digits", range(10))

@@ -277,6 +277,19 @@ LISTS = pl.DataFrame(
 )
 
 
+JOINED = [
+    "LEFT JOIN lists q ON u.id = q.k CROSS JOIN UNNEST(q.l) AS v(x)",
+    "LEFT JOIN lists q ON u.id = q.k CROSS JOIN UNNEST(l) AS v(x)",
+    "LEFT JOIN lists q ON u.id = q.k AND q.l IS NULL CROSS JOIN UNNEST(q.l) AS v(x)",
+    "LEFT JOIN lists q ON u.id = q.k CROSS JOIN UNNEST(q.l) AS v(x) WHERE x > 1 OR u.id = 1",
+    "LEFT JOIN lists o ON u.id = o.k LEFT JOIN lists q ON u.id = q.k CROSS"
+    " JOIN UNNEST(q.m) AS v(x)",
+    "RIGHT JOIN lists q ON u.id = q.k CROSS JOIN UNNEST(q.l) AS v(x)",
+    "FULL JOIN lists q ON u.id = q.k CROSS JOIN UNNEST(q.l) AS v(x)",
+    "JOIN lists q ON u.id = q.k CROSS JOIN UNNEST(m) AS v(x)",
+]
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -289,11 +302,29 @@ LISTS = pl.DataFrame(
         "WITH q AS (SELECT k, l FROM lists) SELECT k, UNNEST(q.l) AS x FROM q",
         "SELECT UNNEST(m) AS x FROM lists UNION ALL SELECT UNNEST(m) FROM lists",
         "SELECT k, l, UNNEST(items) AS x FROM (SELECT *, l AS items FROM lists) q",
+        *(f"SELECT u.id, q.k, x FROM u {joined}" for joined in JOINED),
+        "SELECT u.id, COUNT(*) AS n FROM u LEFT JOIN lists q ON u.id = q.k"
+        " CROSS JOIN UNNEST(q.l) AS v(x) GROUP BY u.id",
+        "SELECT COUNT(*) AS n FROM u LEFT JOIN lists q ON u.id = q.k CROSS JOIN UNNEST(l) AS v(x)",
+        "SELECT u.*, x FROM u LEFT JOIN lists q ON u.id = q.k CROSS JOIN UNNEST(q.l) AS v(x)",
+        "SELECT u.id, q.l, x FROM u LEFT JOIN lists q ON u.id = q.k CROSS JOIN UNNEST(q.l) AS v(x)",
+        "SELECT q.*, x FROM u LEFT JOIN lists q ON u.id = q.k CROSS JOIN UNNEST(q.l) AS v(x)",
+        "SELECT q.* EXCLUDE (m), x FROM lists q CROSS JOIN UNNEST(q.l) AS v(x)",
+        "SELECT q.*, u.w, x FROM lists q JOIN u ON u.id = q.k CROSS JOIN UNNEST(q.l) AS v(x)",
+        "SELECT k, x FROM (SELECT k, l FROM lists) CROSS JOIN UNNEST(l) AS v(x)",
+        "SELECT * FROM lists CROSS JOIN UNNEST(l) AS v(x)",
+        "SELECT k, x, y FROM lists CROSS JOIN UNNEST(l) AS v(x) CROSS JOIN UNNEST(l) AS w(y)",
+        "SELECT a.k, b.l, UNNEST(a.l) AS x FROM lists a JOIN lists b ON a.k = b.k",
+        "SELECT b.*, UNNEST(a.l) AS x FROM lists a JOIN lists b ON a.k = b.k",
+        "SELECT u.w, UNNEST(l) AS x FROM lists q LEFT JOIN u ON u.id = q.k",
+        "SELECT UNNEST(ARRAY_AGG(k)) AS x FROM lists WHERE k > 10",
+        "SELECT UNNEST(ARRAY_AGG(k)) + 1 AS x, COUNT(*) AS n FROM lists WHERE k > 1",
+        "SELECT id, UNNEST(ARRAY_AGG(n)) AS x FROM u GROUP BY id ORDER BY id, x",
     ],
 )
 def test_an_empty_list_is_no_row(con: Backend, query: str) -> None:
     con.create_table("lists", LISTS, overwrite=True)
-    lists = LISTS.to_arrow()  # noqa: F841
+    lists, u = LISTS.to_arrow(), U.to_arrow()  # noqa: F841
     known = duckdb.connect().execute(query).fetchall()
     assert sorted(con.raw_sql(query).rows(), key=repr) == sorted(known, key=repr)
 
@@ -303,6 +334,11 @@ def test_a_list_beside_its_values_is_refused(con: Backend) -> None:
     for listed in ("k, l", "*"):
         with pytest.raises(FlussError, match=r"'l' stands beside UNNEST\(l\).*line 1, column"):
             con.raw_sql(f"SELECT {listed}, UNNEST(l) AS x FROM lists")
+    for listed in ("a.l", "a.*", "*", "l"):
+        with pytest.raises(FlussError, match=r"'l' stands beside UNNEST\(l\)"):
+            con.raw_sql(f"SELECT {listed}, UNNEST(a.l) AS x FROM lists a JOIN u b ON a.k = b.id")
     joined = "FROM lists a JOIN lists b ON a.k = b.k CROSS JOIN UNNEST(l) AS u(x)"
     with pytest.raises(FlussError, match="the table of the list in front of it"):
         con.raw_sql(f"SELECT a.k, x {joined}")
+    with pytest.raises(FlussError, match="give it a name with AS"):
+        con.raw_sql("SELECT COUNT(*), UNNEST(ARRAY_AGG(k)) AS x FROM lists")

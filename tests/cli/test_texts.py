@@ -9,10 +9,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import typer
 
+from fluss_df.cli.base.console import errors_as_messages, show_frame
 from fluss_df.cli.commands import rows
 from fluss_df.errors import FlussError
-from fluss_df.io.base.texts import for_csv, json_lines
+from fluss_df.io.base.texts import for_csv, json_lines, writable
 
 NAN, INFINITY = float("nan"), float("inf")
 
@@ -51,6 +53,41 @@ def test_moments_that_polars_cannot_write_are_numbers(unit: str) -> None:
     texts = [f"1970-01-01T00:00:00{zone}", str(far), str(-far), None]
     assert [json.loads(line)["t"] for line in json_lines(frame).splitlines()] == texts
     assert frame.select(for_csv(frame.schema))["t"].to_list() == texts
+
+
+def test_dates_that_polars_cannot_write_are_numbers() -> None:
+    days = pl.Series([0, 2**31 - 1, -(2**31), None], dtype=pl.Int32)
+    frame = pl.DataFrame({"d": days.cast(pl.Date)})
+    texts = ["1970-01-01", "2147483647", "-2147483648", None]
+    assert [json.loads(line)["d"] for line in json_lines(frame).splitlines()] == texts
+    assert frame.select(for_csv(frame.schema))["d"].to_list() == texts
+
+
+def test_far_dates_and_moments_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    far = 9 * 10**18
+    frame = pl.DataFrame(
+        {
+            "t": pl.Series([far, 0]).cast(pl.Datetime("us")),
+            "z": pl.Series([0, -far]).cast(pl.Datetime("us", "UTC")),
+            "d": pl.Series([2**31 - 1, 0], dtype=pl.Int32).cast(pl.Date),
+            "l": pl.Series([[2**31 - 1], []], dtype=pl.List(pl.Int32)).cast(pl.List(pl.Date)),
+            "near": pl.Series([0, None], dtype=pl.Int32).cast(pl.Date),
+            "n": pl.Series([far, 0]).cast(pl.Datetime("ns")),
+        }
+    )
+    frame = frame.with_columns(r=pl.struct("t", "n"))
+    assert writable(frame).schema["near"] == pl.Date
+    assert writable(frame).schema["n"] == pl.Datetime("ns")
+    show_frame(frame, as_json=False)
+    shown = capsys.readouterr().out
+    assert shown.count(str(far)) == 3
+    assert shown.count(str(2**31 - 1)) == 2
+    assert "1970-01-01T00:00:00Z" in shown
+
+
+def test_what_polars_cannot_do_is_a_message() -> None:
+    with pytest.raises(typer.Exit), errors_as_messages():
+        raise pl.exceptions.PanicException("out of range")
 
 
 def test_a_dump_replaces_no_file_that_came_meanwhile(tmp_path: Path) -> None:

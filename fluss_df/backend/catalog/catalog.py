@@ -40,6 +40,12 @@ class TableNotFoundError(FlussError, com.TableNotFound):  # type: ignore[misc]
     """There is no such table; for Ibis a ``TableNotFound`` too."""
 
 
+class _Name(str):
+    """A name that no user sees: one object, which all expressions that speak of it have."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
     """What the backend knows of databases and tables.
 
@@ -51,6 +57,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
     _database: str
     _tables: dict[str, pl.LazyFrame]
     _unnamed: set[str]  # of the local ones, those that no user named
+    _names: weakref.WeakValueDictionary[str, _Name]  # and the objects that these names are
 
     # ---- databases
 
@@ -166,7 +173,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             if options:
                 raise FlussError(f"{name!r} is local to the connection and takes no options")
             schema = plain_schema(self._tables[name])
-            return ops.DatabaseTable(name, schema, self).to_expr()
+            return ops.DatabaseTable(self._names.get(name, name), schema, self).to_expr()
         base, suffix = split_virtual(name)
         path = self.path(base, database)
         virtual = f"{path.table_name}{suffix}"
@@ -319,14 +326,15 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
     def _named(self, frame: pl.LazyFrame, what: str = "fluss_sql") -> ir.Table:
         """Return a frame as an expression, by a name that no user sees.
 
-        The name goes with the expression: a connection that is open for long has many.
+        The name goes with the last expression that has it, also one that is bound to no backend,
+        as a connection that is open for long has many.
         """
         name = ibis.util.gen_name(what)
+        made = self._names[name] = _Name(name)
+        weakref.finalize(made, self._release, name).atexit = False
         self._tables[name] = frame
         self._unnamed.add(name)
-        found = self.table(name)
-        weakref.finalize(found.op(), self._release, name).atexit = False
-        return found
+        return self.table(name)
 
     def _release(self, name: str) -> None:
         """Forget a name that no user sees; it may have been forgotten, as by ``disconnect``."""

@@ -74,20 +74,41 @@ def divide(op: ops.Divide, **kw: Any) -> pl.Expr:
 def floor_divide(op: ops.FloorDivide, **kw: Any) -> pl.Expr:
     """Divide, and round down to a whole number; Polars leaves one of the operands' type.
 
-    A division by zero is null, of floating-point numbers too: no whole number is infinite.
+    A division by zero is null, of floating-point numbers and decimals too.
     """
     wide = op.copy(left=_integers_as(op.left, op.dtype), right=_integers_as(op.right, op.dtype))
-    found: pl.Expr = _floor_divide(wide, **kw)
-    if op.left.dtype.is_floating() or op.right.dtype.is_floating():
-        found = pl.when(found.is_finite()).then(found)
-    return found.cast(PolarsType.from_ibis(op.dtype))
+    if op.left.dtype.is_integer() and op.right.dtype.is_integer():
+        found: pl.Expr = _floor_divide(wide, **kw)
+        return found.cast(PolarsType.from_ibis(op.dtype))
+    quotient = translate(wide.left, **kw) // _divisor(wide, **kw)
+    return _fitting(quotient, op, op.left, op.right)
+
+
+def _divisor(op: ops.Binary, **kw: Any) -> pl.Expr:
+    """Return what is divided by; null in the place of a decimal 0, of which Polars makes an error.
+
+    There is one where either side is a decimal and the other no floating-point number.
+    """
+    right: pl.Expr = translate(op.right, **kw)
+    kinds = (op.left.dtype, op.right.dtype)
+    exact = any(kind.is_decimal() for kind in kinds) and not any(k.is_floating() for k in kinds)
+    return pl.when(right != 0).then(right) if exact else right
+
+
+def _fitting(value: pl.Expr, op: ops.Value, *operands: ops.Value) -> pl.Expr:
+    """Return numbers in the type of an operation; of floating-point ones null where none is it.
+
+    That is infinity, and 1e300: one of them would end the whole query.
+    """
+    strict = not any(operand.dtype.is_floating() for operand in operands)
+    return value.cast(PolarsType.from_ibis(op.dtype), strict=strict)
 
 
 @rule(ops.Modulus)
 def modulus(op: ops.Modulus, **kw: Any) -> pl.Expr:
     """Return the rest of a division, with the sign of what is divided, as SQL has it."""
     left: pl.Expr = translate(op.left, **kw)
-    right: pl.Expr = translate(op.right, **kw)
+    right = _divisor(op, **kw)
     rest = left % right
     # Polars' has the sign of the divisor
     return pl.when((rest != 0) & ((left < 0) != (right < 0))).then(rest - right).otherwise(rest)
@@ -179,6 +200,8 @@ def rounded(op: ops.Round, **kw: Any) -> pl.Expr:
         parts: pl.Expr = translate(op.arg, **kw).cast(pl.Float64) / step
         tens: pl.Expr = parts.round(mode=mode) * step
         return tens.cast(PolarsType.from_ibis(op.dtype))
+    if op.arg.dtype.is_floating() and op.dtype.is_integer():
+        return _fitting(translate(op.arg, **kw).round(), op, op.arg)
     if not op.arg.dtype.is_decimal() or digits is None:
         plain: pl.Expr = _round(op, **kw)
         return plain
@@ -188,10 +211,10 @@ def rounded(op: ops.Round, **kw: Any) -> pl.Expr:
 
 @rule(ops.Ceil, ops.Floor)
 def whole(op: ops.Ceil, **kw: Any) -> pl.Expr:
-    """Round up or down to a whole number, in the type that Ibis says."""
+    """Round up or down to a whole number, in the type that Ibis says; of infinity null."""
     value: pl.Expr = translate(op.arg, **kw)
     made = value.ceil() if isinstance(op, ops.Ceil) else value.floor()
-    return made.cast(PolarsType.from_ibis(op.dtype))
+    return _fitting(made, op, op.arg)
 
 
 def _wide(op: ops.Reduction) -> ops.Reduction:

@@ -6,8 +6,10 @@ date, a text, which Polars refuses. As literals of the other's type they are pus
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dtm
 import math
+import re
 from typing import Any
 
 import ibis.expr.datatypes as dt
@@ -15,6 +17,11 @@ import ibis.expr.operations as ops
 import numpy as np
 
 from fluss_df.errors import FlussError
+
+#: Years of which 64 bits hold the nanoseconds.
+FIRST_YEAR, LAST_YEAR = 1678, 2261
+_FRACTION = re.compile(r"[.,](\d+)")
+_ONE_DIGIT = re.compile(r"(?<![\d.,])\d(?!\d)")
 
 
 def beside(value: ops.Value, other: ops.Value) -> ops.Value:
@@ -28,10 +35,11 @@ def beside(value: ops.Value, other: ops.Value) -> ops.Value:
     if isinstance(kind, dt.Float32) and given.is_numeric() and not given.is_boolean():
         with np.errstate(over="ignore"):
             single = float(np.float32(value.value))
-        # what no FLOAT is, as 1e300, stays
-        return value if math.isinf(single) else ops.Literal(single, dt.float32)
+        # what no FLOAT is stays: 1e300, and whole numbers, which nobody means to have rounded
+        rounded = given.is_integer() and single != value.value
+        return value if rounded or math.isinf(single) else ops.Literal(single, dt.float32)
     if given.is_string() and (kind.is_date() or kind.is_time() or kind.is_timestamp()):
-        return ops.Literal(_time_of(value.value, kind, other.name), kind)
+        return _time_of(value.value, kind, other.name)
     return value
 
 
@@ -43,28 +51,40 @@ def single(value: ops.Value, literal: ops.Value) -> ops.Value:
     return value
 
 
-def _time_of(text: str, kind: dt.DataType, name: str) -> Any:
-    try:
-        if kind.is_time():
-            return dtm.time.fromisoformat(text.strip())
-        moment = dtm.datetime.fromisoformat(text.strip())
-    except ValueError:
+def _time_of(text: str, kind: dt.DataType, name: str) -> ops.Value:
+    """Return a text as the date or time that it means, with all of its digits."""
+    parsed = dtm.time.fromisoformat if kind.is_time() else dtm.datetime.fromisoformat
+    found: Any = None
+    # parts of one digit, and slashes, are what Polars reads too
+    for written in (text.strip(), _ONE_DIGIT.sub(r"0\g<0>", text.strip().replace("/", "-"))):
+        with contextlib.suppress(ValueError):
+            found = parsed(written)
+            break
+    if found is None:
         raise FlussError(
             f"'{name}' is {kind}, and is compared with the text {text!r}, which is none: write it"
             " as '2024-01-31', '12:34:56' or '2024-01-31 12:34:56'"
-        ) from None
+        )
+    if kind.is_time():
+        return ops.Literal(found, kind)
+    moment: dtm.datetime = found
     if kind.is_date():
-        return moment.date()
+        return ops.Literal(moment.date(), kind)
     zone = kind.timezone
     if zone is not None and moment.tzinfo is None:
         moment = moment.replace(tzinfo=dtm.UTC)
     if zone is None and moment.tzinfo is not None:
         moment = moment.astimezone(dtm.UTC).replace(tzinfo=None)
-    fraction = text.partition(".")[2]
-    digits = "".join(c for c in fraction[:9] if c.isdigit())
-    if len(digits) > 6 and 1678 <= moment.year <= 2261:
-        # it takes a moment to import, and few literals have nanoseconds
-        import pandas as pd
-
-        return pd.Timestamp(moment) + pd.Timedelta(int(digits[6:].ljust(3, "0")), "ns")
-    return moment
+    fraction = _FRACTION.search(text)
+    digits = fraction[1][:9] if fraction else ""
+    if not digits[6:].strip("0") or not FIRST_YEAR <= moment.year <= LAST_YEAR:
+        return ops.Literal(moment, kind)
+    # a literal of Ibis has microseconds at most: what has more digits is read from a text in UTC
+    if zone is not None:
+        moment = moment.astimezone(dtm.UTC)
+    whole = moment.replace(tzinfo=None, microsecond=0).isoformat(" ")
+    made = ops.Cast(
+        ops.Literal(f"{whole}.{digits.ljust(9, '0')}", dt.string),
+        dt.Timestamp(timezone=None if zone is None else "UTC", scale=9),
+    )
+    return made if zone in (None, "UTC") else ops.Cast(made, dt.Timestamp(timezone=zone, scale=9))

@@ -21,6 +21,20 @@ from fluss_df.backend.translation import PolarsType, rule, translate
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import all_exact, exact, exact_fields
 
+_table = translate.dispatch(ops.DatabaseTable)
+
+
+@rule(ops.DatabaseTable)
+def local_table(op: ops.DatabaseTable, **kw: Any) -> pl.LazyFrame:
+    """Return what the connection has for a name."""
+    try:
+        found: pl.LazyFrame = _table(op, **kw)
+    except KeyError:
+        raise FlussError(
+            f"the connection has no {op.name!r} any more: it was dropped, or the connection ended"
+        ) from None
+    return found
+
 
 def _free_names(of: str, *known: Mapping[str, Any]) -> Iterator[str]:
     """Make names that no column has.

@@ -11,11 +11,8 @@ import ibis.expr.datatypes as dt
 import ibis.expr.operations as ops
 import polars as pl
 
-from fluss_df.backend.compiler.literals import beside, single
+from fluss_df.backend.compiler.literals import FIRST_YEAR, LAST_YEAR, beside, single
 from fluss_df.backend.translation import UNITS, PolarsType, rule, translate
-
-#: Years of which 64 bits hold the nanoseconds.
-FIRST_YEAR, LAST_YEAR = 1678, 2261
 
 _compared = translate.dispatch(ops.Equals)
 _identical = translate.dispatch(ops.IdenticalTo)
@@ -92,14 +89,11 @@ def _common(values: Sequence[ops.Value]) -> tuple[int, str | None]:
     return max(map(_unit, values)), zones.pop() if len(zones) == 1 else "UTC"
 
 
-_simple_case = translate.dispatch(ops.SimpleCase)
-
-
 @rule(ops.SimpleCase)
 def simple_case(op: ops.SimpleCase, **kw: Any) -> pl.Expr:
-    """Choose by a value that others are compared with."""
-    typed = op.copy(cases=tuple(beside(case, op.base) for case in op.cases))
-    found: pl.Expr = _simple_case(typed, **kw)
+    """Choose by a value that others are compared with, as ``==`` compares them."""
+    cases = tuple(ops.Equals(op.base, case) for case in op.cases)
+    found: pl.Expr = translate(ops.SearchedCase(cases, op.results, op.default), **kw)
     return found
 
 
@@ -302,12 +296,19 @@ def in_values(op: ops.InValues, **kw: Any) -> pl.Expr:
 
 @rule(ops.Between)
 def between(op: ops.Between, **kw: Any) -> pl.Expr:
-    """Compare with bounds as values of the argument's type, texts too."""
+    """Compare with bounds: texts as values of the argument's type, others as they are."""
     lower, upper = (beside(bound, op.arg) for bound in (op.lower_bound, op.upper_bound))
     op = op.copy(lower_bound=lower, upper_bound=upper)
     low, high = (_aligned((op.arg, bound), kw) for bound in (op.lower_bound, op.upper_bound))
     if low is not None and high is not None:
         return (low[0] >= low[1]) & (high[0] <= high[1])
+    kinds = [value.dtype for value in op.args]
+    numbers = all(kind.is_numeric() for kind in kinds) and len(set(kinds)) > 1
+    if numbers or (kinds[0].is_date() and any(kind.is_timestamp() for kind in kinds)):
+        # in the type of the argument a bound may be rounded, may lose its hours, or may not fit
+        at_least: pl.Expr = translate(ops.GreaterEqual(op.arg, op.lower_bound), **kw)
+        at_most: pl.Expr = translate(ops.LessEqual(op.arg, op.upper_bound), **kw)
+        return at_least & at_most
     lower, upper = (
         bound if bound.dtype == op.arg.dtype else ops.Cast(bound, op.arg.dtype)
         for bound in (op.lower_bound, op.upper_bound)

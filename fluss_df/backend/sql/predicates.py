@@ -21,6 +21,7 @@ written                   handed to Polars
 ``RIGHT(s, 3)``           all of a shorter text, of which Polars takes less
 ``LENGTH(a) - LENGTH(b)`` ``CAST(LENGTH(a) AS BIGINT) - CAST(LENGTH(b) AS BIGINT)``
 ``MONTH(d) * 100``        ``CAST(EXTRACT(MONTH FROM d) AS BIGINT) * 100``
+``t + 1``                 ``CAST(t AS INT) + 1``, where t is TINYINT or SMALLINT
 ``SUM(i)``                ``SUM(CAST(i AS BIGINT))``, where i is INT
 ``AVG(f)``                ``AVG(CAST(f AS DOUBLE))``, where f is FLOAT
 ``POWER(i, 2)``           ``POWER(CAST(i AS DOUBLE), 2)``
@@ -119,7 +120,7 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
             node.replace(_MIRRORED[type(node)](this=right.copy(), expression=left.copy()))
     _widen(tree, frames)
     _type_texts(tree, frames)
-    for node in _from_within(tree, *_ORDERED):
+    for node in _from_within(tree, *_ORDERED, exp.Nullif, exp.Case):
         _type_numbers(node, frames)
     for node in _from_within(tree, exp.NullSafeNEQ):
         # Polars compares a literal in the type of the column for <=> and not for IS DISTINCT
@@ -133,7 +134,7 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
         for values in _operands(node)
     ]
     align_times(tree, groups, frames)
-    drop_empty_lists(tree)
+    drop_empty_lists(tree, frames)
 
 
 def _group(tree: exp.Expr) -> None:
@@ -272,13 +273,15 @@ def _type_texts(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
 
 
 def _type_numbers(node: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
-    """Round numbers that stand beside a FLOAT to FLOAT, and refuse texts beside a DECIMAL.
+    """Round numbers with a point beside a FLOAT to FLOAT, and refuse texts beside a DECIMAL.
 
     Polars rounds them for ``=`` and not for ``IN`` and ``BETWEEN``; of a decimal it makes a text.
     """
-    for values in _operands(node):
+    groups = list(_operands(node))
+    # the results of a CASE are not compared
+    for values in groups[1:] if isinstance(node, exp.Case) else groups:
         kinds = [_number_or_text(value.unnest(), frames) for value in values]
-        if pl.Decimal in kinds and pl.String in kinds:
+        if isinstance(node, _ORDERED) and pl.Decimal in kinds and pl.String in kinds:
             text = values[kinds.index(pl.String())].unnest()
             raise FlussError(
                 f"SQL cannot be run: {node.sql(Fluss, comments=False)[:80]}: a DECIMAL is compared"
@@ -292,8 +295,12 @@ def _type_numbers(node: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
             if isinstance(literal, exp.Neg):
                 literal = literal.this.unnest()
             if isinstance(literal, exp.Literal) and not literal.is_string:
-                single = float(np.float32(literal.name))
-                if math.isfinite(single):
+                with np.errstate(over="ignore"):
+                    single = float(np.float32(literal.name))
+                if literal.is_int and single != int(literal.name):
+                    # nobody means to have it rounded
+                    literal.replace(exp.cast(literal.copy(), exp.DType.DOUBLE))
+                elif math.isfinite(single):
                     literal.set("this", repr(single))
 
 

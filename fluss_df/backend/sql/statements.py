@@ -62,7 +62,8 @@ class Statements(Merging):
 
     def _named_query(self, frame: pl.LazyFrame, text: str, database: str) -> ir.Table:
         found = self._named(frame)
-        self._queries[found.op().name] = text, database
+        # the name itself would live as long as this has it
+        self._queries[str(found.op().name)] = text, database
         return found
 
     def _release(self, name: str) -> None:

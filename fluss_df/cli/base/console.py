@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fluss_df.errors import FlussError
-from fluss_df.io.base.texts import json_lines
+from fluss_df.io.base.texts import json_lines, writable
 
 EXIT_ERROR = 1
 
@@ -68,7 +68,7 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool, most: int = -1, types: boo
         tbl_hide_dataframe_shape=not types,
         tbl_hide_column_data_types=not types,
     ):
-        typer.echo(str(frame))
+        typer.echo(str(writable(frame)))
 
 
 # what stands in JSON beyond ASCII, and in texts alone
@@ -109,6 +109,10 @@ def errors_as_messages() -> Iterator[None]:
         raise typer.Exit(EXIT_ERROR) from error
     except OverflowError as error:
         err.print(f"[bold red]error:[/] a number is too large: {escape(str(error))}")
+        raise typer.Exit(EXIT_ERROR) from error
+    except pl.exceptions.PanicException as error:
+        # derives from BaseException: it would end a prompt with all that was typed
+        err.print(f"[bold red]error:[/] Polars cannot do this: {escape(str(error))}")
         raise typer.Exit(EXIT_ERROR) from error
     except OSError as error:
         # no right, no room, a folder where a file is meant

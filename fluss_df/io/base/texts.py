@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import polars as pl
 
@@ -18,6 +19,7 @@ _WRAPPED = '{"v":'
 _SUBSECOND = "%.f"
 #: Since 1970, of what Polars can write out: the year 255,000.
 MOST_SECONDS = 8 * 10**12
+_MOST_DAYS = 95_000_000
 
 
 def json_lines(frame: pl.DataFrame) -> str:
@@ -98,17 +100,41 @@ def _plain(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
             if kind.time_unit == "ns":
                 return moment.dt.strftime(form) + pl.lit(zone)
             # Polars panics beyond: the number since 1970 is written there
-            number = value.to_physical()
-            most = MOST_SECONDS * {"ms": 10**3, "us": 10**6}[kind.time_unit]
-            far = (number >= most) | (number <= -most)
+            far = _is_far(value.to_physical(), kind)
             text = pl.when(~far).then(moment).dt.strftime(form) + pl.lit(zone)
-            return pl.when(far).then(number.cast(pl.String)).otherwise(text)
+            return pl.when(far).then(value.to_physical().cast(pl.String)).otherwise(text)
         case pl.Time():
             # a cast leaves parts of a second out
             return value.dt.strftime(f"%H:%M:%S{_SUBSECOND}")
-        case pl.Date() | pl.Decimal():
+        case pl.Date():
+            far = _is_far(value.to_physical(), kind)
+            text = pl.when(~far).then(value).cast(pl.String)
+            return pl.when(far).then(value.to_physical().cast(pl.String)).otherwise(text)
+        case pl.Decimal():
             return value.cast(pl.String)
     return value
+
+
+def _is_far(number: Any, kind: pl.DataType) -> Any:
+    """Whether dates or moments, as numbers since 1970, are none that Polars can write out."""
+    if isinstance(kind, pl.Datetime):
+        most = MOST_SECONDS * {"ms": 10**3, "us": 10**6}[kind.time_unit]
+    else:
+        most = _MOST_DAYS
+    return (number >= most) | (number <= -most)
+
+
+def writable(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame that Polars can print, with texts for columns that have dates too far away."""
+    far = [column.name for column in frame.get_columns() if any(map(_has_far, _leaves(column)))]
+    return frame.with_columns(_plain(exact(name), frame.schema[name]).alias(name) for name in far)
+
+
+def _has_far(leaf: pl.Series) -> bool:
+    kind = leaf.dtype
+    if not isinstance(kind, pl.Date | pl.Datetime) or getattr(kind, "time_unit", "") == "ns":
+        return False
+    return bool(_is_far(leaf.to_physical(), kind).any())
 
 
 def _parts(value: pl.Expr, kind: pl.Struct) -> Iterator[tuple[pl.Expr, pl.Field]]:

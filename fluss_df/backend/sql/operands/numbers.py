@@ -11,6 +11,7 @@ from sqlglot import exp
 from fluss_df.backend.sql.operands.types import asked_type
 
 _SMALL = (pl.Int8(), pl.Int16(), pl.Int32(), pl.UInt8(), pl.UInt16(), pl.UInt32())
+_NARROW = (pl.Int8(), pl.Int16())
 _SINGLE: dict[tuple[pl.DataType, ...], exp.DType] = {(pl.Float32(),): exp.DType.DOUBLE}
 # aggregates -> types of their operand, and the type in which they have room
 _ROOM: dict[type[exp.Expr], dict[tuple[pl.DataType, ...], exp.DType]] = {
@@ -29,14 +30,16 @@ def make_room(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
     """Cast operands to types that have room for what is computed of them.
 
     Polars sums INT in 32 bits, takes the mean of FLOAT in single precision, raises INT to a power
-    in 32 bits, and of a date and an interval of hours leaves the date.
+    in 32 bits, adds a number to a TINYINT in its 8 bits, and of a date and an interval of hours
+    leaves the date.
     """
     # inner queries first: the types of outer ones follow from them
-    for node in list(tree.find_all(*_ROOM, exp.Pow, exp.Add, exp.Sub))[::-1]:
+    for node in list(tree.find_all(*_ROOM, exp.Pow, exp.Add, exp.Sub, exp.Mul))[::-1]:
         if isinstance(node, exp.Pow):
             node.this.replace(exp.cast(exp.paren(node.this.copy()), exp.DType.DOUBLE))
         elif isinstance(node, exp.Binary):
             _make_room_for_hours(node, frames)
+            _make_room_for_literal(node, frames)
         else:
             distinct = isinstance(node.this, exp.Distinct) and len(node.this.expressions) == 1
             value = node.this.expressions[0] if distinct else node.this
@@ -54,4 +57,19 @@ def _make_room_for_hours(node: exp.Binary, frames: Mapping[str, pl.LazyFrame]) -
             continue
         if asked_type(side, frames) == pl.Date():
             side.replace(exp.cast(exp.paren(side.copy()), exp.DType.TIMESTAMP))
+            return
+
+
+def _make_room_for_literal(node: exp.Binary, frames: Mapping[str, pl.LazyFrame]) -> None:
+    """Make an INT of a column of a narrower type that stands beside a whole number, an INT."""
+    for side, other in ((node.this, node.expression), (node.expression, node.this)):
+        literal, column = other.unnest(), side.unnest()
+        if isinstance(literal, exp.Neg):
+            literal = literal.this.unnest()
+        if isinstance(column, exp.Neg):
+            column = column.this.unnest()
+        if not isinstance(literal, exp.Literal) or not literal.is_int:
+            continue
+        if isinstance(column, exp.Column) and asked_type(column, frames) in _NARROW:
+            column.replace(exp.cast(column.copy(), exp.DType.INT))
             return

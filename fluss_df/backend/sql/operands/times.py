@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 from sqlglot import exp
 
-from fluss_df.backend.compiler.times import FIRST_YEAR, LAST_YEAR
+from fluss_df.backend.compiler.literals import FIRST_YEAR, LAST_YEAR
 from fluss_df.backend.sql.operands.types import asked_type
 from fluss_df.backend.translation import UNITS
 

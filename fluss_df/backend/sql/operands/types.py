@@ -38,6 +38,22 @@ def asked_type(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataTy
     return schema.get("asked")
 
 
+def columns_of(table: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> list[str] | None:
+    """Return the columns of a table or subquery in FROM or JOIN; None where Polars cannot say."""
+    frame = frames.get(table.name) if isinstance(table, exp.Table) else None
+    if frame is not None:
+        return frame.collect_schema().names()
+    select = table.find_ancestor(exp.Select)
+    query = exp.select("*").from_(table.copy())
+    common = _in_sight(select) if select is not None else []
+    if common:
+        query.set("with_", exp.With(expressions=common))
+    try:
+        return sql_query(query.sql(Fluss, comments=False), frames).collect_schema().names()
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return None
+
+
 def _in_sight(select: exp.Select) -> list[exp.Expr]:
     """Return the common table expressions that a SELECT may name, those of outer queries first."""
     found: list[exp.Expr] = []
