@@ -259,8 +259,8 @@ def _type_texts(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
     for node in _from_within(tree, *_MIXED, exp.Case, exp.If, *_ORDERED):
         for values in _operands(node):
             kinds = [_kind(value, frames) for value in values]
-            if isinstance(node, _ORDERED) and pl.Duration in kinds:
-                _refuse_numbers(node, values)
+            if isinstance(node, _ORDERED) and any(kinds):
+                _refuse_numbers(node, values, next(kind for kind in kinds if kind))
             times = [kind for kind in kinds if kind is not None and kind != pl.Duration]
             if not times:
                 continue
@@ -273,7 +273,7 @@ def _type_texts(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
 
 
 def _type_numbers(node: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
-    """Round numbers with a point beside a FLOAT to FLOAT, and refuse texts beside a DECIMAL.
+    """Round numbers with a point beside a FLOAT to FLOAT; refuse texts beside numbers.
 
     Polars rounds them for ``=`` and not for ``IN`` and ``BETWEEN``; of a decimal it makes a text.
     """
@@ -288,6 +288,8 @@ def _type_numbers(node: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
                 " with a text: leave the quotes out, or CAST one of both"
                 f"{spot(text)}"
             )
+        if isinstance(node, _ORDERED) and pl.String in kinds:
+            _refuse_numbers(node, values, pl.String())
         if pl.Float32 not in kinds or pl.Float64 in kinds:
             continue
         for value in values:
@@ -384,12 +386,22 @@ def _named(kind: pl.DataType) -> exp.DType:
     return exp.DType.DATE if kind == pl.Date else exp.DType.TIME
 
 
-def _refuse_numbers(node: exp.Expr, values: list[exp.Expr]) -> None:
+def _refuse_numbers(node: exp.Expr, values: list[exp.Expr], kind: pl.DataType) -> None:
+    """Raise for a number that is compared with a time, a difference of times, or a text."""
     for value in values:
         literal = value.unnest()
-        if isinstance(literal, exp.Literal) and not literal.is_string:
-            raise FlussError(
-                f"SQL cannot be run: {node.sql(Fluss, comments=False)[:80]}: a difference of times"
-                f" is an interval, not a number: compare it with INTERVAL '{literal.name} days'"
-                f"{spot(literal)}"
-            )
+        if isinstance(literal, exp.Neg):
+            literal = literal.this.unnest()
+        if not isinstance(literal, exp.Literal) or literal.is_string:
+            continue
+        if kind == pl.Duration:
+            why = "a difference of times is an interval, not a number: compare it with INTERVAL"
+            why += f" '{literal.name} days'"
+        elif kind == pl.String:
+            why = f"a text is compared with a number: write '{literal.name}', or CAST one of both"
+        else:
+            name = _named(kind).value
+            why = f"a {name} is compared with a number: write {name} '...', or EXTRACT a part of it"
+        raise FlussError(
+            f"SQL cannot be run: {node.sql(Fluss, comments=False)[:80]}: {why}{spot(literal)}"
+        )
