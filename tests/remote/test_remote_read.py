@@ -418,7 +418,7 @@ def test_out_of_range_for_a_moment_is_tried_again(segments: Segments) -> None:
     moved = FetchedBucket(1, bucket_id=0, remote=segments.info)
 
     def accept(answer: FetchedBucket) -> None:
-        fetcher._accept(position, answer, statistics=False, alone=True)
+        fetcher._accept(position, answer, statistics=False, asked=[position])
 
     accept(gone)
     assert position.retry.not_before > time.monotonic()

@@ -177,8 +177,7 @@ class LogFetcher:
         for fetched in answer:
             position = asked.pop((fetched.partition_id, fetched.bucket_id), None)
             if position is not None:
-                alone = len(positions) == 1
-                size += self._accept(position, fetched, lane.apis.batch_statistics, alone)
+                size += self._accept(position, fetched, lane.apis.batch_statistics, positions)
         for position in asked.values():
             # without a pause, it would be asked for again at once, and for ever
             silent = NetworkError(f"{lane.address} did not answer for {self.where(position)}")
@@ -188,8 +187,13 @@ class LogFetcher:
         return size
 
     def _accept(
-        self, position: Position, fetched: FetchedBucket, statistics: bool, alone: bool
+        self,
+        position: Position,
+        fetched: FetchedBucket,
+        statistics: bool,
+        asked: Sequence[Position],
     ) -> int:
+        alone = len(asked) == 1
         position.retry.readable()
         if fetched.error_code:
             self._bucket_failed(position, fetched)
@@ -226,19 +230,32 @@ class LogFetcher:
             return len(fetched.records) if wanted is None else wanted
         if fetched.filtered_end_offset is not None:
             position.advance(fetched.filtered_end_offset)
-        elif position.stop is not None:
-            # A bounded read asks for rows that exist, and got none. Either they are not at the new
-            # leader yet, or they are in the data lake alone, and the server never returns them.
-            self.postpone(
-                position,
-                FlussError(
-                    f"offset {position.offset} of {self.where(position)} cannot be fetched: the"
-                    f" server returns nothing up to the requested offset {position.stop}",
-                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
-                ),
-                transient=True,
-            )
+        else:
+            self._nothing_came(position, asked)
         return 0
+
+    def _nothing_came(self, position: Position, asked: Sequence[Position]) -> None:
+        """Take note of an answer that has neither rows nor an error."""
+        if position.stop is None or len(asked) > 1:
+            # The end of the log; or other buckets used up the bytes of the answer, and nothing is
+            # said about this one. Failures of before are over in any case.
+            position.retry.progressed()
+            # servers need not read the buckets in the order of the request
+            position.starved = position.stop is not None and position is asked[0]
+            return
+        # A bounded read asks for rows that exist, and got none. Either they are not at the new
+        # leader yet, or they are in the data lake alone, and the server never returns them. From
+        # now on it is asked for alone, so that no answer without a meaning ends its pauses.
+        position.starved = True
+        self.postpone(
+            position,
+            FlussError(
+                f"offset {position.offset} of {self.where(position)} cannot be fetched: the"
+                f" server returns nothing up to the requested offset {position.stop}",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            ),
+            transient=True,
+        )
 
     def _bucket_failed(self, position: Position, fetched: FetchedBucket) -> None:
         code = fetched.error_code

@@ -96,7 +96,7 @@ class RetryState:
         self._broken = 0
 
     def progressed(self) -> None:
-        """Take note of rows or remote segments: the next pause is the shortest again."""
+        """Take note of an answer without an error: the next pause is the shortest again."""
         self._backoff = self._out_since = None
         self._unknown = 0
 
