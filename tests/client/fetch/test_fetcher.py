@@ -11,6 +11,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.client.fetch import fetcher
+from fluss_df.client.fetch.chunk_read import ChunkRead
 from fluss_df.client.fetch.fetcher import LogFetcher
 from fluss_df.client.fetch.position import Position, RetryState
 from fluss_df.client.runtime.metrics import Metrics
@@ -208,3 +209,31 @@ def test_a_bounded_read_gives_up_a_bucket_that_alone_gets_nothing(
     accept()
     assert here.starved
     assert here.retry.not_before
+
+
+def test_a_bucket_that_pauses_is_waited_for_while_another_has_rows(
+    connection: fluss.FlussConnection, answered: Callable[[Answers], None]
+) -> None:
+    table = filled(connection, "paused", buckets=2)
+    code = ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
+
+    def change(buckets: list[FetchedBucket], call: int) -> list[FetchedBucket]:
+        if call > 5:
+            return buckets
+        return [
+            replace(one, error_code=code, records=None) if one.bucket_id == 0 else one
+            for one in buckets
+        ]
+
+    answered(change)
+    info = table.get_table_info()
+    positions = [
+        Position(TableBucket(info.table_id, bucket, None), None, 0, 10) for bucket in range(2)
+    ]
+    # a batch of each bucket at a time, so that the second one is not over
+    read = ChunkRead(connection, info, None, positions, Metrics(), bucket_bytes=1)
+    steps = list(read.steps())
+    order = [step[0].bucket.bucket_id for step in steps if step is not None]
+    assert order == [0, 0, 1, 1]
+    # one turn for each of the five pauses, and a few more where a timer is early
+    assert steps.count(None) < 30
