@@ -121,9 +121,6 @@ class FetchBuffer:
         self._filter = row_filter
         self._metrics = metrics
         self.server_filter = row_filter.server_filter(info)
-        self._reset()
-
-    def _reset(self) -> None:
         self._lanes: dict[Endpoint, tuple[Lane, list[Position]]] = {}
         self._decoded: deque[tuple[Position, DecodedBatch]] = deque()
         self._remote: dict[Position, RemoteRead] = {}
@@ -254,9 +251,19 @@ class FetchBuffer:
             lane.close()
 
     def after_fork(self) -> None:
-        """Begin with an empty buffer in a forked child: answers on their way are the parent's."""
+        """Keep what is decoded in a forked child: answers on their way are the parent's.
+
+        What was received and not decoded is asked for again, as after a poll that was interrupted:
+        a thread that is not here may have had it in its hands.
+        """
         self.close_sockets()
-        self._reset()
+        self._lanes = {}
+        # not closed: locks of its downloads may be held by threads that are not here
+        self._remote = {}
+        self._fill_unfinished = True
+        if self._offer is not None and not self._offer.to.handed:
+            # the thread that polled is not here, and the next poll does not wait for it
+            self._offer.to.withdrawn = True
 
     def where(self, position: Position) -> str:
         """Return the name of a bucket for error messages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +17,7 @@ from fluss_df.client.runtime.awaitable import Ready, ready
 from fluss_df.client.runtime.io_thread import reset_after_fork
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.scan.fetch_buffer import FetchBuffer, Handover, Taken
+from fluss_df.client.scan.lazy_read import Make, lazy_read
 from fluss_df.client.scan.records import RecordBatch, ScanRecords, record_batches
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
@@ -104,14 +106,18 @@ class LogScanner(Ready, Closing):
         self._lock = threading.RLock()
         self._closed = False
         self._given_up = threading.Event()
+        # of lazy readers that did not end: a position, where it was left, the first row not read
+        self._unread: deque[tuple[Position, int, int]] = deque()
         reset_after_fork(self)
 
     def after_fork(self) -> None:
         """Go on in a forked child with new sockets: answers on their way are the parent's."""
         self._buffer.after_fork()
         self._lock = threading.RLock()
-        self._closed = False
-        self._given_up = threading.Event()
+        # its lock may be held by a thread that is not here
+        given_up, self._given_up = self._given_up, threading.Event()
+        if given_up.is_set():
+            self._given_up.set()
 
     # ---- subscriptions
 
@@ -309,6 +315,7 @@ class LogScanner(Ready, Closing):
             with self._lock:
                 if not self._buffer.end_last_poll(handover.thread, timeout_ms):
                     return make([])
+                self._go_back()
                 self._buffer.fill(self._subscriptions.values(), timeout_ms, given_up)
                 result = make(self._buffer.offer(handover, most, self._undo()))
             handover.handed = True
@@ -339,6 +346,7 @@ class LogScanner(Ready, Closing):
     def _bounded(self) -> list[Position]:
         """Return positions from the scanner's offsets to the current end of the log."""
         with self._lock:
+            self._go_back()
             positions = list(self._subscriptions.values())
         ends = self._offsets(positions, OffsetSpec.latest())
         self._check_named(ends)
@@ -378,6 +386,7 @@ class LogScanner(Ready, Closing):
         """
         self._require(records=False)
         with self._lock:
+            self._go_back()
             # so that each position is at the first row that the caller does not have: rows that
             # were decoded for a poll that failed lie before the offset that is fetched next
             self._buffer.clear(self._subscriptions.values())
@@ -396,11 +405,16 @@ class LogScanner(Ready, Closing):
                 self._buffer.server_filter,
                 self._given_up,
             )
+            result = self._whole(table)
         except BaseException:
             # the next read must return the rows that this one did not
             for position, offset in before:
                 position.move(offset)
             raise
+        return result
+
+    def _whole(self, table: pa.Table) -> pa.Table:
+        """Return the result of all rows up to the latest offset."""
         return self._filter.table(table)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -409,15 +423,37 @@ class LogScanner(Ready, Closing):
         return frame
 
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
-        """Return a lazy reader of all rows up to the latest offset, in bounded memory."""
+        """Return a lazy reader of all rows up to the latest offset, in bounded memory.
+
+        The scanner goes on from there. Where the reader fails or is dropped before its end, the
+        scanner goes on from the first row that it did not return, unless that was read otherwise.
+        """
         self._require(records=False)
-        read = self._decoder.read(self._bounded(), self._buffer.server_filter)
+        return pa.RecordBatchReader.from_batches(self.schema, self._lazy(self._lazy_maker()))
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            for table in read:
-                yield from self._filter.table(table).to_batches()
+    def _lazy_maker(self) -> Make:
+        """Return what makes the result of decoded rows."""
+        return lambda rows, _: (self._filter.table(rows), False)
 
-        return pa.RecordBatchReader.from_batches(self.schema, batches())
+    def _lazy(self, make: Make) -> Iterator[pa.RecordBatch]:
+        mine = {position.bucket: position for position in self._subscriptions.values()}
+
+        def unread(left: Sequence[tuple[Position, int]]) -> None:
+            # The scanner may be in use, by this thread too: its next read goes back. No more is
+            # done here than what no signal and no other thread can interrupt.
+            self._unread.extend((mine[p.bucket], p.stop or 0, offset) for p, offset in left)
+
+        return lazy_read(self._decoder, self._bounded(), self._buffer.server_filter, make, unread)
+
+    def _go_back(self) -> None:
+        """Go back to what lazy readers did not return; the lock is held."""
+        while self._unread:
+            position, end, offset = self._unread.popleft()
+            if position in self._subscriptions.values():
+                self._buffer.clear(self._subscriptions.values())
+                # else its rows were read otherwise
+                if position.offset == end:
+                    position.move(offset)
 
     # ---- the end
 

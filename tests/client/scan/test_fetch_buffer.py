@@ -334,11 +334,21 @@ def test_rows_of_a_bucket_that_is_forgotten_do_not_come(scan: Make) -> None:
     assert one.poll() == list(range(10))
 
 
-def test_a_forked_child_begins_with_nothing_of_its_parents(scan: Make) -> None:
+def test_a_forked_child_goes_on_with_the_rows_that_nobody_has(scan: Make) -> None:
     one = scan(0)
-    one.poll(most=3)
+    one.leaders.ends[0] = 25
+    assert one.poll(most=3) == [0, 1, 2]
     one.buffer.after_fork()
     assert all(lane.closed for lane in one.leaders.lanes)
     assert not one.buffer._lanes
-    assert not one.buffer._decoded
-    assert one.buffer.end_last_poll(-1, 0)
+    assert one.poll() == list(range(3, 10))
+    # received by the parent, and asked for again
+    assert one.poll() == list(range(10, 20))
+
+
+def test_a_forked_child_has_the_rows_of_a_thread_that_polled_at_that_moment(scan: Make) -> None:
+    one = scan(0)
+    one.fill()
+    one.buffer.offer(Handover(-1), None, lambda: None)
+    one.buffer.after_fork()
+    assert one.poll() == list(range(10))

@@ -2,12 +2,182 @@
 
 from __future__ import annotations
 
+import subprocess
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
+from fluss_df.client.fetch import table_decoder
+from fluss_df.client.fetch.table_decoder import TableDecoder
 from fluss_df.client.scan import log_scanner
 from fluss_df.embedded import EmbeddedFluss
+from fluss_df.record.change_tables import BinlogMaker
+from tests.programs import command
+
+
+@pytest.fixture
+def table() -> Iterator[fluss.FlussTable]:
+    """A table with ten rows in two batches."""
+    with EmbeddedFluss() as engine, engine.connection() as connection:
+        path = fluss.TablePath("fluss", "t")
+        schema = fluss.Schema(pa.schema([("x", pa.int64())]))
+        descriptor = fluss.TableDescriptor(schema, bucket_count=1)
+        connection.get_admin().create_table(path, descriptor, False)
+        table = connection.get_table(path)
+        with table.new_append().create_writer() as writer:
+            for half in (range(5), range(5, 10)):
+                writer.write_arrow(pa.table({"x": half}))
+                writer.flush()
+        yield table
+
+
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has each log batch decoded for itself."""
+    monkeypatch.setattr(table_decoder, "_PIECE_ROWS", 5)
+
+
+def scanner_of(
+    table: fluss.FlussTable, predicate: fluss.Predicate | None = None
+) -> fluss.LogScanner:
+    scan = table.new_scan()
+    if predicate is not None:
+        scan = scan.filter(predicate)
+    scanner = scan.create_record_batch_log_scanner()
+    scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+    return scanner
+
+
+def test_rows_of_a_lazy_reader_that_nobody_iterated_come_next(table: fluss.FlussTable) -> None:
+    with scanner_of(table) as scanner:
+        reader = scanner.to_arrow_batch_reader()
+        del reader
+        assert scanner.poll_arrow(5_000)["x"].to_pylist() == list(range(10))
+        assert scanner.to_arrow().num_rows == 0
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("least", [None, 3, 5, 7])
+def test_a_lazy_reader_that_is_left_is_gone_on_with(
+    table: fluss.FlussTable, least: int | None
+) -> None:
+    predicate = None if least is None else fluss.col("x") >= least
+    with scanner_of(table, predicate) as scanner:
+        reader = scanner.to_arrow_batch_reader()
+        found = []
+        while not found:
+            found = reader.read_next_batch()["x"].to_pylist()
+        del reader
+        assert len(found) <= 5
+        found += scanner.to_arrow()["x"].to_pylist()
+        assert found == list(range(least or 0, 10))
+
+
+@pytest.mark.usefixtures("pieces")
+def test_rows_of_a_lazy_reader_that_failed_come_with_the_next(
+    table: fluss.FlussTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = TableDecoder._piece
+
+    def fail(self: TableDecoder, *arguments: Any) -> pa.Table:
+        if arguments[3]:
+            raise fluss.FlussError("a batch is damaged")
+        return decode(self, *arguments)
+
+    with scanner_of(table) as scanner:
+        reader = scanner.to_arrow_batch_reader()
+        with monkeypatch.context() as patch:
+            patch.setattr(TableDecoder, "_piece", fail)
+            assert reader.read_next_batch()["x"].to_pylist() == list(range(5))
+            with pytest.raises(fluss.FlussError, match="damaged"):
+                reader.read_next_batch()
+        assert scanner.to_arrow_batch_reader().read_all()["x"].to_pylist() == list(range(5, 10))
+
+
+def test_rows_that_were_polled_since_do_not_come_again(table: fluss.FlussTable) -> None:
+    with scanner_of(table) as scanner:
+        reader = scanner.to_arrow_batch_reader()
+        with table.new_append().create_writer() as writer:
+            writer.write_arrow(pa.table({"x": [10]}))
+        assert scanner.poll_arrow(5_000)["x"].to_pylist() == [10]
+        del reader
+        assert scanner.to_arrow().num_rows == 0
+        # and those of a bucket that was subscribed to anew begin where that says
+        reader = scanner.to_arrow_batch_reader()
+        scanner.subscribe(0, 8)
+        del reader
+        assert scanner.to_arrow()["x"].to_pylist() == [8, 9, 10]
+
+
+def test_a_read_of_changes_that_cannot_be_made_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise fluss.FlussError("an update is torn")
+
+    with EmbeddedFluss() as engine, engine.connection() as connection:
+        path = fluss.TablePath("fluss", "t")
+        schema = fluss.Schema(pa.schema([("x", pa.int64())]), primary_keys=["x"])
+        descriptor = fluss.TableDescriptor(schema, bucket_count=1)
+        connection.get_admin().create_table(path, descriptor, False)
+        with connection.get_table(path).new_upsert().create_writer() as writer:
+            writer.write_arrow(pa.table({"x": [1, 2]}))
+            writer.flush()
+            writer.write_arrow(pa.table({"x": [2, 3]}))
+        with scanner_of(connection.get_table("fluss.t$binlog")) as scanner:
+            with monkeypatch.context() as patch:
+                patch.setattr(BinlogMaker, "add", fail)
+                with pytest.raises(fluss.FlussError, match="torn"):
+                    scanner.to_arrow()
+                with pytest.raises(fluss.FlussError, match="torn"):
+                    scanner.to_arrow_batch_reader().read_all()
+            found = scanner.to_arrow()
+            assert found["_change_type"].to_pylist() == ["insert", "insert", "update", "insert"]
+
+
+def test_a_forked_child_has_the_rows_that_its_parent_did_not_take(tmp_path: Path) -> None:
+    with EmbeddedFluss(tmp_path, port=0) as engine:
+        code = """
+        import os, sys, warnings
+        import pyarrow as pa
+        import fluss_df as fluss
+        warnings.simplefilter("ignore", DeprecationWarning)
+        options = {"bootstrap.servers": sys.argv[1], "scanner.log.max-poll-records": 4}
+        with fluss.connect(options) as connection:
+            path = fluss.TablePath("fluss", "t")
+            schema = fluss.Schema(pa.schema([("x", pa.int64())]))
+            connection.get_admin().create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+            table = connection.get_table(path)
+            with table.new_append().create_writer() as writer:
+                writer.write_arrow(pa.table({"x": range(10)}))
+            scanner, closed = (table.new_scan().create_log_scanner() for _ in range(2))
+            closed.close()
+            scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+            def rows():
+                return [record.row["x"] for record in scanner.poll(5000)]
+            assert rows() == [0, 1, 2, 3]
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    assert [*rows(), *rows()] == [4, 5, 6, 7, 8, 9]
+                    try:
+                        closed.poll(0)
+                    except fluss.FlussError as error:
+                        assert "closed" in str(error), error
+                        code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            assert [*rows(), *rows()] == [4, 5, 6, 7, 8, 9]
+        """
+        program = [*command("-W", "error"), "-c", textwrap.dedent(code), engine.address]
+        subprocess.run(program, check=True, timeout=60)
 
 
 def test_rows_that_were_decoded_before_a_read_that_failed_are_not_lost(
