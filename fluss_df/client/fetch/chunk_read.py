@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -88,6 +89,7 @@ class ChunkRead:
         self._lane: Lane | None = None
         self._asked: list[Position] = []
         self._aborted = False
+        self._process = os.getpid()
         for position in positions:
             position.projected = projection is not None
 
@@ -101,6 +103,8 @@ class ChunkRead:
             while self._todo:
                 if self._aborted:
                     raise FlussError("the read was given up")
+                if os.getpid() != self._process:
+                    raise FlussError("the read was begun by the parent process: begin it again")
                 front = self._todo[0]
                 if front.ready:
                     chunk = front.ready.popleft()
@@ -125,7 +129,7 @@ class ChunkRead:
 
     def _read_remote(self, front: Position, chunk: RemoteChunk) -> Iterator[tuple[Position, Chunk]]:
         with RemoteRead(self._connection, front, chunk, self._metrics) as remote:
-            while not remote.done and not self._aborted:
+            while not remote.done and not self._aborted and os.getpid() == self._process:
                 piece = remote.take(_WAIT_S)
                 if piece is not None:
                     yield front, piece
