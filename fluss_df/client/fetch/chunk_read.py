@@ -115,6 +115,8 @@ class ChunkRead:
                         yield front, chunk
                     else:
                         yield from self._read_remote(front, chunk)
+                elif front.error is not None:
+                    raise front.error
                 elif front.done:
                     self._todo.popleft()
                 else:
@@ -151,7 +153,7 @@ class ChunkRead:
         front = self._todo[0]
         near = itertools.islice(self._todo, 1 if self._full else _BUCKETS_PER_REQUEST)
         # what follows waits until its turn once something of it is here
-        return [p for p in near if not p.done and (p is front or not p.ready)]
+        return [p for p in near if not p.done and p.error is None and (p is front or not p.ready)]
 
     def _send(self) -> None:
         """Send the next request, unless one is on its way or enough is held."""
@@ -195,7 +197,8 @@ class ChunkRead:
     def _pause(self) -> None:
         """Wait, for a moment, as all that could be asked for is to be tried later."""
         # not of one whose rows are here: it waits for the front, and has no pause
-        pause = min(p.retry.not_before for p in self._wanted()) - time.monotonic()
+        until = min((p.retry.not_before for p in self._wanted()), default=0.0)
+        pause = until - time.monotonic()
         time.sleep(max(0.0, min(pause, _WAIT_S)))
 
     def _drop_lane(self) -> None:

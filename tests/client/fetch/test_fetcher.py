@@ -237,3 +237,29 @@ def test_a_bucket_that_pauses_is_waited_for_while_another_has_rows(
     assert order == [0, 0, 1, 1]
     # one turn for each of the five pauses, and a few more where a timer is early
     assert steps.count(None) < 30
+
+
+def test_a_bucket_that_is_gone_does_not_hold_up_others(
+    connection: fluss.FlussConnection, answered: Callable[[Answers], None]
+) -> None:
+    table = filled(connection, "half", buckets=2)
+    code = ErrorCode.AUTHORIZATION_EXCEPTION
+
+    def change(buckets: list[FetchedBucket], call: int) -> list[FetchedBucket]:
+        return [
+            replace(one, error_code=code, records=None) if one.bucket_id == 0 else one
+            for one in sorted(buckets, key=lambda one: one.bucket_id)
+        ]
+
+    answered(change)
+    with table.new_scan().create_record_batch_log_scanner() as scanner:
+        scanner.subscribe_buckets(dict.fromkeys(range(2), fluss.EARLIEST_OFFSET))
+        rows = scanner.poll_arrow(10_000).num_rows
+        assert rows
+        with pytest.raises(FlussError) as told:
+            for _ in range(100):
+                rows += scanner.poll_arrow(10_000).num_rows
+        assert told.value.error_code == code
+        with table.new_scan().create_record_batch_log_scanner() as other:
+            other.subscribe(1, fluss.EARLIEST_OFFSET)
+            assert rows == other.to_arrow().num_rows

@@ -293,15 +293,33 @@ def test_another_thread_waits_until_rows_are_handed_over(scan: Make) -> None:
 # ---- rows that are given up, and asked for again
 
 
-def test_a_batch_that_cannot_be_decoded_is_asked_for_again_and_others_are_kept(scan: Make) -> None:
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_batch_that_cannot_be_decoded_is_asked_for_again_and_others_are_kept(
+    scan: Make, bad: int
+) -> None:
     one = scan(0, 1)
-    one.decoder.refuse = {1}
-    with pytest.raises(FlussError, match="bucket 1 cannot"):
-        one.fill()
+    one.leaders.leader_of[1] = 11
+    one.decoder.refuse = {bad}
     assert one.poll() == list(range(10))
+    with pytest.raises(FlussError, match=f"bucket {bad} cannot"):
+        one.poll()
     one.decoder.refuse = set()
     assert one.poll() == list(range(10))
     assert [position.offset for position in one.positions] == [10, 10]
+
+
+def test_a_bucket_that_failed_is_told_when_there_are_no_rows_of_others(scan: Make) -> None:
+    one = scan(0, 1)
+    one.leaders.leader_of[1], one.leaders.ends[1] = 11, 15
+    one.positions[0].error = FlussError("the partition is gone")
+    assert one.poll() == list(range(10))
+    assert one.poll() == list(range(10, 15))
+    one.leaders.mute = True
+    with pytest.raises(FlussError, match="gone"):
+        one.poll()
+    # asked for again, for whoever goes on
+    one.leaders.mute = False
+    assert one.poll() == list(range(10))
 
 
 def test_an_answer_that_was_not_taken_is_asked_for_again(scan: Make) -> None:
