@@ -254,12 +254,10 @@ def test_a_bucket_that_is_gone_does_not_hold_up_others(
     answered(change)
     with table.new_scan().create_record_batch_log_scanner() as scanner:
         scanner.subscribe_buckets(dict.fromkeys(range(2), fluss.EARLIEST_OFFSET))
-        rows = scanner.poll_arrow(10_000).num_rows
-        assert rows
+        rows = [scanner.poll_arrow(10_000).num_rows]
         with pytest.raises(FlussError) as told:
-            for _ in range(100):
-                rows += scanner.poll_arrow(10_000).num_rows
+            rows.extend(scanner.poll_arrow(10_000).num_rows for _ in range(100))
         assert told.value.error_code == code
         with table.new_scan().create_record_batch_log_scanner() as other:
             other.subscribe(1, fluss.EARLIEST_OFFSET)
-            assert rows == other.to_arrow().num_rows
+            assert 0 < sum(rows) == other.to_arrow().num_rows

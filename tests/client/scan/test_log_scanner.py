@@ -14,7 +14,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df.client.fetch import table_decoder
 from fluss_df.client.fetch.table_decoder import TableDecoder
-from fluss_df.client.scan import log_scanner
+from fluss_df.client.scan import batch_scanner, log_scanner
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.record.change_tables import BinlogMaker
 from tests.programs import command
@@ -205,3 +205,28 @@ def test_rows_that_were_decoded_before_a_read_that_failed_are_not_lost(
                 scanner.to_arrow()
         assert scanner.poll_arrow(5_000)["x"].to_pylist() == list(range(10))
         scanner.close()
+
+
+def test_the_last_rows_are_several_batches_where_columns_are_large(
+    table: fluss.FlussTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        batch_scanner, "_as_few_batches", lambda rows: rows.to_batches(max_chunksize=3)
+    )
+    bucket = fluss.TableBucket(table.get_table_info().table_id, 0)
+
+    def scanner() -> fluss.BatchScanner:
+        return table.new_scan().limit(8).create_bucket_batch_scanner(bucket)
+
+    def rows(batches: list[fluss.RecordBatch]) -> list[tuple[int, list[int]]]:
+        return [(b.base_offset, b.batch["x"].to_pylist()) for b in batches]
+
+    found = rows(scanner().collect_all_batches())
+    assert [row for _, part in found for row in part] == list(range(2, 10))
+    assert all(offset == part[0] for offset, part in found)
+    assert len(found) > 2
+    one = scanner()
+    first = one.next_batch()
+    assert first is not None
+    assert rows([first, *one.collect_all_batches()]) == found
+    assert one.next_batch() is None
