@@ -177,7 +177,7 @@ class LogFetcher:
             if response.fetched is not None:
                 answer = response.fetched.received()
             else:
-                answer = parse_fetch_response(response.body)
+                answer = parse_fetch_response(response.body, len(positions))
         except FlussError as error:
             self.failed(positions, error)
             return 0

@@ -61,11 +61,11 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answers], None]:
     def play(change: Answers) -> None:
         calls = 0
 
-        def parsed(body: Any) -> list[FetchedBucket]:
+        def parsed(body: Any, most: int) -> list[FetchedBucket]:
             nonlocal calls
             calls += 1
             assert calls < 200, "the server is asked for ever"
-            return change(list(parse(body)), calls)
+            return change(list(parse(body, most)), calls)
 
         monkeypatch.setattr(fetcher, "parse_fetch_response", parsed)
 
