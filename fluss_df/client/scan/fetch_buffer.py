@@ -134,12 +134,12 @@ class FetchBuffer:
         self,
         positions: Collection[Position],
         timeout_ms: float,
-        given_up: threading.Event | None = None,
+        given_up: Callable[[], bool] = lambda: False,
     ) -> None:
         """Wait until a batch of these positions is decoded, or ``timeout_ms`` have passed.
 
-        When ``given_up`` is set, the wait ends within 0.2 s. Where a bucket failed, its error is
-        raised as soon as there are no rows of others, and it is asked for again with the next call.
+        When ``given_up`` becomes true, the wait ends within 0.2 s. Where a bucket failed, its error
+        is raised as soon as there are no rows of others; the next call asks for it again.
         """
         if self._fill_unfinished:
             # an error or Ctrl-C ended the last call at some step: rows may be in no list
@@ -157,7 +157,7 @@ class FetchBuffer:
         self,
         positions: Collection[Position],
         timeout_ms: float,
-        given_up: threading.Event | None,
+        given_up: Callable[[], bool],
     ) -> None:
         end = time.monotonic() + timeout_ms / 1000
         while not self._decoded:
@@ -174,7 +174,7 @@ class FetchBuffer:
                 except FlussError as error:
                     position.error = error
             self._decode_remote(left if not waiting else 0.0)
-            if time.monotonic() >= end or (given_up is not None and given_up.is_set()):
+            if time.monotonic() >= end or given_up():
                 return
             if not self._decoded and _failed(positions) is not None:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -108,15 +109,18 @@ class LogScanner(Ready, Closing):
         self._given_up = threading.Event()
         # of lazy readers that did not end: a position, where it was left, the first row not read
         self._unread: deque[tuple[Position, int, int]] = deque()
+        # an item for each call that a poll of another thread is to let in
+        self._waiting: deque[None] = deque()
         reset_after_fork(self)
 
     def after_fork(self) -> None:
         """Go on in a forked child with new sockets: answers on their way are the parent's."""
         self._buffer.after_fork()
         self._lock = threading.RLock()
-        # its lock may be held by a thread that is not here
-        given_up, self._given_up = self._given_up, threading.Event()
-        if given_up.is_set():
+        self._waiting.clear()
+        # new, too: its lock may be held by a thread that is not here
+        self._given_up = threading.Event()
+        if self._closed:
             self._given_up.set()
 
     # ---- subscriptions
@@ -211,7 +215,7 @@ class LogScanner(Ready, Closing):
                     position.move(known[position.bucket])
                     if symbol == EARLIEST_OFFSET:
                         position.log_start = position.offset
-        with self._lock:
+        with self._promptly():
             for key in new:
                 self._forget(key)
             self._subscriptions.update(new)
@@ -232,9 +236,19 @@ class LogScanner(Ready, Closing):
         self._unsubscribe((partition_id, bucket_id))
 
     def _unsubscribe(self, key: _Subscription) -> None:
-        with self._lock:
+        with self._promptly():
             self._forget(key)
             self._buffer.stop()
+
+    @contextlib.contextmanager
+    def _promptly(self) -> Iterator[None]:
+        """Hold the lock; a poll of another thread that waits for rows ends for it."""
+        self._waiting.append(None)
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._waiting.pop()
 
     def _forget(self, key: _Subscription) -> None:
         self._named.pop(key, None)
@@ -249,7 +263,8 @@ class LogScanner(Ready, Closing):
 
         One record more is returned where the old and the new row of an update would be separated.
 
-        Waits up to ``timeout_ms`` for the first; the result is empty when none came.
+        Waits up to ``timeout_ms`` for the first; the result is empty when none came, or when
+        another thread closed the scanner or changed what it is subscribed to.
         """
         return self._poll(timeout_ms, ScanRecords, records=True)
 
@@ -310,13 +325,17 @@ class LogScanner(Ready, Closing):
         self._require(records=records)
         most = self._connection.config.scanner_log_max_poll_records if records else None
         handover = Handover(threading.get_ident())
-
+        ending = [event for event in (given_up, self._given_up) if event is not None]
         try:
             with self._lock:
                 if not self._buffer.end_last_poll(handover.thread, timeout_ms):
                     return make([])
                 self._go_back()
-                self._buffer.fill(self._subscriptions.values(), timeout_ms, given_up)
+                self._buffer.fill(
+                    self._subscriptions.values(),
+                    timeout_ms,
+                    lambda: any(event.is_set() for event in ending) or bool(self._waiting),
+                )
                 result = make(self._buffer.offer(handover, most, self._undo()))
             handover.handed = True
             return result
@@ -429,13 +448,6 @@ class LogScanner(Ready, Closing):
         scanner goes on from the first row that it did not return, unless that was read otherwise.
         """
         self._require(records=False)
-        return pa.RecordBatchReader.from_batches(self.schema, self._lazy(self._lazy_maker()))
-
-    def _lazy_maker(self) -> Make:
-        """Return what makes the result of decoded rows."""
-        return lambda rows, _: (self._filter.table(rows), False)
-
-    def _lazy(self, make: Make) -> Iterator[pa.RecordBatch]:
         mine = {position.bucket: position for position in self._subscriptions.values()}
 
         def unread(left: Sequence[tuple[Position, int]]) -> None:
@@ -443,7 +455,13 @@ class LogScanner(Ready, Closing):
             # done here than what no signal and no other thread can interrupt.
             self._unread.extend((mine[p.bucket], p.stop or 0, offset) for p, offset in left)
 
-        return lazy_read(self._decoder, self._bounded(), self._buffer.server_filter, make, unread)
+        server_filter, make = self._buffer.server_filter, self._lazy_maker()
+        batches = lazy_read(self._decoder, self._bounded(), server_filter, make, unread)
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+    def _lazy_maker(self) -> Make:
+        """Return what makes the result of decoded rows."""
+        return lambda rows, _: (self._filter.table(rows), False)
 
     def _go_back(self) -> None:
         """Go back to what lazy readers did not return; the lock is held."""

@@ -142,7 +142,7 @@ class Scan:
         self.buffer._fetcher = lambda: self.leaders  # type: ignore[assignment, method-assign, return-value]
 
     def fill(self, timeout_ms: float = 5_000, given_up: threading.Event | None = None) -> None:
-        self.buffer.fill(self.positions, timeout_ms, given_up)
+        self.buffer.fill(self.positions, timeout_ms, (given_up or threading.Event()).is_set)
 
     def offer(self, most: int | None = None, *, handed: bool = True) -> list[int]:
         """Offer rows to a poll, which has them or never will; return them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -230,3 +231,27 @@ def test_the_last_rows_are_several_batches_where_columns_are_large(
     assert first is not None
     assert rows([first, *one.collect_all_batches()]) == found
     assert one.next_batch() is None
+
+
+@pytest.mark.parametrize("call", ["close", "subscribe", "unsubscribe"])
+def test_a_poll_that_waits_lets_other_threads_in(table: fluss.FlussTable, call: str) -> None:
+    scanner = scanner_of(table)
+    assert scanner.to_arrow().num_rows == 10
+    waits = threading.Event()
+    sent = scanner._buffer._send_all
+
+    def sending(*arguments: Any) -> Any:
+        waits.set()
+        return sent(*arguments)
+
+    scanner._buffer._send_all = sending  # type: ignore[method-assign]
+    poll = threading.Thread(target=scanner.poll_arrow, args=(300_000,))
+    poll.start()
+    assert waits.wait(60)
+    # or the test takes longer than it may
+    arguments = {"close": (), "subscribe": (0, 5), "unsubscribe": (0,)}
+    getattr(scanner, call)(*arguments[call])
+    poll.join()
+    if call == "subscribe":
+        assert scanner.poll_arrow(5_000)["x"].to_pylist() == list(range(5, 10))
+    scanner.close()
