@@ -451,8 +451,7 @@ class LogScanner(Ready, Closing):
         mine = {position.bucket: position for position in self._subscriptions.values()}
 
         def unread(left: Sequence[tuple[Position, int]]) -> None:
-            # The scanner may be in use, by this thread too: its next read goes back. No more is
-            # done here than what no signal and no other thread can interrupt.
+            # the scanner may be in use, by this thread too: its next read goes back
             self._unread.extend((mine[p.bucket], p.stop or 0, offset) for p, offset in left)
 
         server_filter, make = self._buffer.server_filter, self._lazy_maker()
