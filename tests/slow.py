@@ -72,6 +72,7 @@ SLOW: Final[Mapping[str, tuple[str, ...]]] = {
         r"tests/flight/test_adbc\.py::test_queries_have",
     ),
     "damage at every place, large data, many peers": (
+        r"tests/record/test_taking\.py::test_strings_of_more",
         r"tests/embedded/test_(damage|attacks)\.py",
         r"tests/embedded/test_old_values\.py::test_memory_of_a_delete",
         r"tests/embedded/test_hostile_archives\.py::test_mutated",

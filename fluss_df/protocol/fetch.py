@@ -157,21 +157,27 @@ def _joined(parts: Sequence[Buffer]) -> pa.Buffer | None:
     return joined
 
 
-def parse_fetch_response(body: pa.Buffer) -> list[FetchedBucket]:
+def parse_fetch_response(body: pa.Buffer, most: int | None = None) -> list[FetchedBucket]:
     """Return the buckets of a ``FetchLogResponse``.
 
-    Raises ProtocolError when the bytes are not such a response.
+    Raises ProtocolError when the bytes are not such a response, or name more buckets than ``most``:
+    two bytes make an object that takes a hundred times as many.
     """
     data = memoryview(body).cast("B")
     buckets: list[FetchedBucket] = []
     for field, kind, start, length in fields(data, 0, len(data)):
         if field == 1 and kind == BYTES:
-            _parse_table(body, data, start, start + length, buckets)
+            _parse_table(body, data, start, start + length, buckets, most)
     return buckets
 
 
 def _parse_table(
-    body: pa.Buffer, data: memoryview, start: int, end: int, buckets: list[FetchedBucket]
+    body: pa.Buffer,
+    data: memoryview,
+    start: int,
+    end: int,
+    buckets: list[FetchedBucket],
+    most: int | None,
 ) -> None:
     table_id = None
     spans: list[tuple[int, int]] = []
@@ -180,6 +186,10 @@ def _parse_table(
             table_id = signed(value)
         elif field == 2 and kind == BYTES:
             spans.append((value, value + length))
+            if most is not None and len(buckets) + len(spans) > most:
+                raise ProtocolError(
+                    f"a fetch response names more buckets than the {most} asked for"
+                )
     if table_id is None:
         raise ProtocolError("a fetch response names no table")
     buckets.extend(_parse_bucket(body, data, table_id, first, last) for first, last in spans)

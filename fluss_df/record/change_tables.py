@@ -26,6 +26,7 @@ from fluss_df.metadata import (
     LOG_OFFSET_COLUMN,
     ChangeType,
 )
+from fluss_df.record.layout.taking import take_values
 
 BEFORE_COLUMN: Final = "before"
 AFTER_COLUMN: Final = "after"
@@ -194,12 +195,14 @@ class BinlogMaker:
         kinds = kinds[places]
         updated, deleted = kinds == ChangeType.UpdateAfter, kinds == ChangeType.Delete
         first = pa.array(places - updated)
-        arrays = [
-            _one(changes.column(name)).cast(self._row.field(name).type) for name in self._names
+        columns = [changes.column(name).cast(self._row.field(name).type) for name in self._names]
+        parts = [
+            pa.StructArray.from_arrays(part.columns, fields=list(self._row))
+            for part in pa.table(columns, schema=pa.schema(list(self._row))).to_batches()
         ]
-        rows = pa.StructArray.from_arrays(arrays, fields=list(self._row))
-        before = rows.take(pa.array(places - updated, mask=~(updated | deleted)))
-        after = rows.take(pa.array(places, mask=deleted))
+        rows = pa.chunked_array(parts, self._row)
+        before = take_values(rows, pa.array(places - updated, mask=~(updated | deleted)))
+        after = take_values(rows, pa.array(places, mask=deleted))
         times = [changes.column(name).take(first) for name in CHANGELOG_COLUMNS[1:]]
         columns = [_named(kinds, BINLOG_TYPES), *times, before, after]
         return pa.Table.from_arrays(columns, schema=self.schema)
@@ -222,11 +225,6 @@ class BinlogMaker:
         lost = np.flatnonzero(begun[:-1] & ~ended[1:])
         if len(lost):
             raise ProtocolError(f"the update at offset {offsets[lost[0]]} has no row after it")
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    found = column.combine_chunks()
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
 _CODES: Final = {kind.short_string(): kind.value for kind in ChangeType}

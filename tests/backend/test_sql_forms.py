@@ -342,3 +342,21 @@ def test_a_list_beside_its_values_is_refused(con: Backend) -> None:
         con.raw_sql(f"SELECT a.k, x {joined}")
     with pytest.raises(FlussError, match="give it a name with AS"):
         con.raw_sql("SELECT COUNT(*), UNNEST(ARRAY_AGG(k)) AS x FROM lists")
+
+
+@pytest.mark.parametrize(
+    ("condition", "told"),
+    [
+        ("d > 5", "a DATE is compared with a number: write DATE"),
+        ("-5 < d", "a DATE is compared with a number"),
+        ("ts IN (1, 2)", "a TIMESTAMP is compared with a number"),
+        ("d BETWEEN 1 AND 5", "a DATE is compared with a number"),
+        ("s = 3", "a text is compared with a number: write '3', or CAST"),
+        ("s IN ('a', 3)", "a text is compared with a number"),
+    ],
+)
+def test_numbers_beside_times_and_texts_are_refused(
+    con: Backend, condition: str, told: str
+) -> None:
+    with pytest.raises(FlussError, match=told):
+        con.raw_sql(f"SELECT count(*) FROM t WHERE {condition}")

@@ -216,6 +216,73 @@ def test_fork(address: str, tables: Tables, filled: fluss.FlussTable) -> None:
     assert [n for n in found if n < 100] == list(range(14))
 
 
+_READS = {
+    "snapshot": """
+        from fluss_df.client.scan import snapshot_scanner
+        snapshot_scanner._BATCH_BYTES = 20_000
+        read = table.new_scan().create_snapshot_scanner().batches()
+        """,
+    "parallel": """
+        from fluss_df.client.fetch.parallel import ParallelRead
+        from fluss_df.client.runtime.metrics import Metrics
+        config = {"bootstrap.servers": address, "scanner.log.fetch.max-bytes-for-bucket": 20_000}
+        connection = fluss.connect(config)
+        table = connection.get_table(table_name)
+        s = scanner()
+        def rows():
+            with ParallelRead(
+                connection, table.get_table_info(), ["n", "text"], (), s._bounded(), Metrics(),
+                lambda piece: piece, ahead_bytes=1,
+            ) as read:
+                yield from filter(None, read)
+        read = rows()
+        """,
+    "reader": """
+        config = {"bootstrap.servers": address, "scanner.log.fetch.max-bytes-for-bucket": 20_000}
+        connection = fluss.connect(config)
+        table = connection.get_table(table_name)
+        s = scanner()
+        read = s.to_arrow_batch_reader()
+        """,
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+@pytest.mark.parametrize("read", _READS)
+@pytest.mark.parametrize("end", ["sys.exit(0)", "next(iter(read))"])
+def test_a_forked_child_leaves_a_read_of_its_parent_alone(
+    address: str, tables: Tables, read: str, end: str
+) -> None:
+    """Neither its end nor a step of its own takes the parent's answers, or ends its connections."""
+    keys = ["n"] if read == "snapshot" else None
+    table = tables(SCHEMA, keys)
+    begun = textwrap.dedent(_READS[read])
+    code = f"""
+import warnings
+warnings.simplefilter("ignore")
+writer = table.{"new_upsert" if keys else "new_append"}().create_writer()
+for start in range(0, 60_000, 5_000):
+    writer.write_arrow(frame(5_000, start))
+    writer.flush()
+writer.close()
+{begun}
+rows = next(iter(read)).num_rows
+pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    try:
+        {end}
+    except fluss.FlussError as error:
+        assert "parent" in str(error), error
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+rows += sum(batch.num_rows for batch in read)
+assert rows == 60_000, rows
+connection.close()
+"""
+    run(code, address, table, timeout=60)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
 @pytest.mark.parametrize(
     ("lock", "use"),

@@ -223,3 +223,24 @@ def test_a_projection_counts_only_the_bytes_that_were_asked_for() -> None:
     assert found.projected_bytes == 7
     assert found.records is not None
     assert found.records.to_pybytes() == b"x" * 100
+
+
+def test_more_buckets_than_were_asked_for_are_refused_before_they_are_read() -> None:
+    bucket = varint_field(2, 1)
+    many = (bytes_header(2, len(bucket)) + bucket) * 100_000
+    table = varint_field(1, 7) + many
+    body = pa.py_buffer(bytes_header(1, len(table)) + table)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="more buckets than the 64 asked for"):
+            parse_fetch_response(body, 64)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    two = pb.FetchLogResponse()
+    for number in range(2):
+        two.tables_resp.add(table_id=number).buckets_resp.add(bucket_id=0)
+    body = pa.py_buffer(two.SerializeToString())
+    assert len(parse_fetch_response(body, 2)) == 2
+    with pytest.raises(ProtocolError, match="more buckets than the 1 asked for"):
+        parse_fetch_response(body, 1)

@@ -194,6 +194,20 @@ def test_start_bytes_that_cannot_be(segments: Segments, byte: int) -> None:
         segments.read(segments.position())
 
 
+@pytest.mark.parametrize(("start", "stop"), [(150, None), (150, 160), (0, 50), (20, None)])
+def test_segments_that_do_not_have_the_offset_are_asked_for_again_once(
+    segments: Segments, start: int, stop: int | None
+) -> None:
+    if start < 50:
+        del segments.info.remote_log_segments[0]
+    position = segments.position(start, stop)
+    read, _ = segments.read(position)
+    assert read.done
+    assert take_all(read) == []
+    with pytest.raises(fluss.FlussError, match=f"offset {start} of .*none of them has it"):
+        segments.read(position)
+
+
 def test_a_deleted_segment_is_asked_for_again_once(segments: Segments) -> None:
     second = segments.info.remote_log_segments[1]
     path = segments.folder / second.remote_log_segment_id / f"{50:020d}.log"
@@ -428,7 +442,7 @@ def test_out_of_range_for_a_moment_is_tried_again(segments: Segments) -> None:
     moved = FetchedBucket(1, bucket_id=0, remote=segments.info)
 
     def accept(answer: FetchedBucket) -> None:
-        fetcher._accept(position, answer, statistics=False, alone=True)
+        fetcher._accept(position, answer, statistics=False, asked=[position])
 
     accept(gone)
     assert position.retry.not_before > time.monotonic()

@@ -8,6 +8,8 @@ its own is needed for that. Several buckets at once are read by ``parallel.py``.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -87,6 +89,7 @@ class ChunkRead:
         self._lane: Lane | None = None
         self._asked: list[Position] = []
         self._aborted = False
+        self._process = os.getpid()
         for position in positions:
             position.projected = projection is not None
 
@@ -100,6 +103,8 @@ class ChunkRead:
             while self._todo:
                 if self._aborted:
                     raise FlussError("the read was given up")
+                if os.getpid() != self._process:
+                    raise FlussError("the read was begun by the parent process: begin it again")
                 front = self._todo[0]
                 if front.ready:
                     chunk = front.ready.popleft()
@@ -110,6 +115,8 @@ class ChunkRead:
                         yield front, chunk
                     else:
                         yield from self._read_remote(front, chunk)
+                elif front.error is not None:
+                    raise front.error
                 elif front.done:
                     self._todo.popleft()
                 else:
@@ -124,7 +131,7 @@ class ChunkRead:
 
     def _read_remote(self, front: Position, chunk: RemoteChunk) -> Iterator[tuple[Position, Chunk]]:
         with RemoteRead(self._connection, front, chunk, self._metrics) as remote:
-            while not remote.done and not self._aborted:
+            while not remote.done and not self._aborted and os.getpid() == self._process:
                 piece = remote.take(_WAIT_S)
                 if piece is not None:
                     yield front, piece
@@ -136,19 +143,26 @@ class ChunkRead:
         if lane is not None:
             lane.abort()
 
+    @property
+    def _full(self) -> bool:
+        """Whether so much is held that the front alone is asked for."""
+        return self._held > self._held_limit
+
+    def _wanted(self) -> list[Position]:
+        """Return the positions to ask for, whether now or after their pauses."""
+        front = self._todo[0]
+        near = itertools.islice(self._todo, 1 if self._full else _BUCKETS_PER_REQUEST)
+        # what follows waits until its turn once something of it is here
+        return [p for p in near if not p.done and p.error is None and (p is front or not p.ready)]
+
     def _send(self) -> None:
         """Send the next request, unless one is on its way or enough is held."""
-        front = self._todo[0]
-        full = self._held > self._held_limit
-        if self._asked or (full and front.ready):
+        if self._asked or (self._full and self._todo[0].ready):
             return
         asking: list[Position] = []
         endpoint: Endpoint | None = None
         now = time.monotonic()
-        for position in list(self._todo)[: 1 if full else _BUCKETS_PER_REQUEST]:
-            # what follows waits until its turn once something of it is here
-            if position.done or (position is not front and position.ready):
-                continue
+        for position in self._wanted():
             if position.retry.not_before > now:
                 continue
             where = self._fetcher.endpoint(position)
@@ -182,7 +196,9 @@ class ChunkRead:
 
     def _pause(self) -> None:
         """Wait, for a moment, as all that could be asked for is to be tried later."""
-        pause = min(p.retry.not_before for p in self._todo if not p.done) - time.monotonic()
+        # not of one whose rows are here: it waits for the front, and has no pause
+        until = min((p.retry.not_before for p in self._wanted()), default=0.0)
+        pause = until - time.monotonic()
         time.sleep(max(0.0, min(pause, _WAIT_S)))
 
     def _drop_lane(self) -> None:

@@ -6,8 +6,9 @@ the threads of its callers.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fluss_df.client.cluster.leader_requests import bucket_offsets
 from fluss_df.client.cluster.metadata import Cluster
@@ -32,6 +33,15 @@ logger = logging.getLogger(__name__)
 # Bytes of the first answer, which is small so that decoding begins soon. A first answer of 8 MB
 # would take a tenth of the time of a scan of 80 MB, in which no thread has anything to decode.
 _FIRST_BYTES = 1 << 20
+
+
+@contextlib.contextmanager
+def _failing(position: Position) -> Iterator[None]:
+    """Have an error be that of a position, whose reader is told of it: others go on."""
+    try:
+        yield
+    except FlussError as error:
+        position.error = error
 
 
 class LogFetcher:
@@ -85,10 +95,8 @@ class LogFetcher:
     def endpoint(self, position: Position) -> Endpoint | None:
         """Return the endpoint of a position's leader; None if it is not known for the moment.
 
-        Raises
-        ------
-        FlussError
-            When the table or partition is gone, or no leader came up for ``retry-timeout``.
+        The position has an error then, if the table or partition is gone, or no leader came up for
+        ``retry-timeout``.
         """
         node = self._cluster.known_leader(position.bucket)
         if node is None:
@@ -97,7 +105,8 @@ class LogFetcher:
                     self._cluster.leader(self.info.table_path, position.bucket)
                 )
             except FlussError as error:
-                self.postpone(position, self._named(error, position))
+                with _failing(position):
+                    self.postpone(position, self._named(error, position))
                 return None
         return self._cluster.endpoint(node)
 
@@ -159,7 +168,7 @@ class LogFetcher:
     def receive(self, lane: Lane, positions: Sequence[Position]) -> int:
         """Take the answer to :meth:`send` into the positions; return the bytes of its records.
 
-        Raises FlussError for an error that no retry mends: an offset out of range, a dropped table,
+        A position that no retry helps has its error then: an offset out of range, a dropped table,
         no progress within ``retry-timeout``.
         """
         try:
@@ -168,7 +177,7 @@ class LogFetcher:
             if response.fetched is not None:
                 answer = response.fetched.received()
             else:
-                answer = parse_fetch_response(response.body)
+                answer = parse_fetch_response(response.body, len(positions))
         except FlussError as error:
             self.failed(positions, error)
             return 0
@@ -176,9 +185,10 @@ class LogFetcher:
         size = 0
         for fetched in answer:
             position = asked.pop((fetched.partition_id, fetched.bucket_id), None)
-            if position is not None:
-                alone = len(positions) == 1
-                size += self._accept(position, fetched, lane.apis.batch_statistics, alone)
+            if position is None:
+                continue
+            with _failing(position):
+                size += self._accept(position, fetched, lane.apis.batch_statistics, positions)
         for position in asked.values():
             # without a pause, it would be asked for again at once, and for ever
             silent = NetworkError(f"{lane.address} did not answer for {self.where(position)}")
@@ -188,8 +198,13 @@ class LogFetcher:
         return size
 
     def _accept(
-        self, position: Position, fetched: FetchedBucket, statistics: bool, alone: bool
+        self,
+        position: Position,
+        fetched: FetchedBucket,
+        statistics: bool,
+        asked: Sequence[Position],
     ) -> int:
+        alone = len(asked) == 1
         position.retry.readable()
         if fetched.error_code:
             self._bucket_failed(position, fetched)
@@ -226,19 +241,32 @@ class LogFetcher:
             return len(fetched.records) if wanted is None else wanted
         if fetched.filtered_end_offset is not None:
             position.advance(fetched.filtered_end_offset)
-        elif position.stop is not None:
-            # A bounded read asks for rows that exist, and got none. Either they are not at the new
-            # leader yet, or they are in the data lake alone, and the server never returns them.
-            self.postpone(
-                position,
-                FlussError(
-                    f"offset {position.offset} of {self.where(position)} cannot be fetched: the"
-                    f" server returns nothing up to the requested offset {position.stop}",
-                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
-                ),
-                transient=True,
-            )
+        else:
+            self._nothing_came(position, asked)
         return 0
+
+    def _nothing_came(self, position: Position, asked: Sequence[Position]) -> None:
+        """Take note of an answer that has neither rows nor an error."""
+        if position.stop is None or len(asked) > 1:
+            # The end of the log; or other buckets used up the bytes of the answer, and nothing is
+            # said about this one. Failures of before are over in any case.
+            position.retry.progressed()
+            # servers need not read the buckets in the order of the request
+            position.starved = position.stop is not None and position is asked[0]
+            return
+        # A bounded read asks for rows that exist, and got none. Either they are not at the new
+        # leader yet, or they are in the data lake alone, and the server never returns them. From
+        # now on it is asked for alone, so that no answer without a meaning ends its pauses.
+        position.starved = True
+        self.postpone(
+            position,
+            FlussError(
+                f"offset {position.offset} of {self.where(position)} cannot be fetched: the"
+                f" server returns nothing up to the requested offset {position.stop}",
+                ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
+            ),
+            transient=True,
+        )
 
     def _bucket_failed(self, position: Position, fetched: FetchedBucket) -> None:
         code = fetched.error_code
@@ -287,11 +315,12 @@ class LogFetcher:
         return True
 
     def failed(self, positions: Sequence[Position], error: FlussError) -> None:
-        """Take note that a request failed as a whole: retry it later, or raise its error."""
+        """Take note that a request failed as a whole: retry each position later, or never."""
         for position in positions:
             self._cluster.forget_leader(position.bucket)
             transient = isinstance(error, ProtocolError) and position.retry.unreadable()
-            self.postpone(position, error, transient=transient)
+            with _failing(position):
+                self.postpone(position, error, transient=transient)
 
     def postpone(self, position: Position, error: FlussError, *, transient: bool = False) -> None:
         """Retry a position after a pause; raise the error if a retry cannot help."""

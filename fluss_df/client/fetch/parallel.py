@@ -9,6 +9,7 @@ of four buckets took 10 % longer.
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
 from collections import deque
@@ -147,6 +148,7 @@ class ParallelRead(Generic[T]):
         self._may_work = threading.Condition(self._lock)
         self._decoding = 0
         self._closed = False
+        self._process = os.getpid()
 
     def __enter__(self) -> Self:
         # The threads start while the lock is held, and wait for it. A first thread that began its
@@ -162,6 +164,12 @@ class ParallelRead(Generic[T]):
         self._close()
 
     def _close(self) -> None:
+        if os.getpid() != self._process:
+            # In a forked child: the parent reads on. Its threads are not here, and one of them may
+            # have held the lock.
+            for group in self._groups:
+                group.read.abort()
+            return
         with self._lock:
             self._closed = True
             groups = list(self._groups)
@@ -179,6 +187,8 @@ class ParallelRead(Generic[T]):
 
     def __iter__(self) -> Iterator[T | None]:
         while True:
+            if os.getpid() != self._process:
+                raise FlussError("the read was begun by the parent process: begin it again")
             if self._at_once:
                 self._work_here()
             with self._lock:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from fluss_df.client.runtime.retry import Backoff
+from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.record.layout.headers import LogHeaders
@@ -96,7 +97,7 @@ class RetryState:
         self._broken = 0
 
     def progressed(self) -> None:
-        """Take note of rows or remote segments: the next pause is the shortest again."""
+        """Take note of an answer without an error: the next pause is the shortest again."""
         self._backoff = self._out_since = None
         self._unknown = 0
 
@@ -175,6 +176,8 @@ class Position:
         What was received and is not decoded.
     retry
         Why it is not asked for just now.
+    error
+        Why it is not asked for at all: what the reader is told when it has the rows before.
     """
 
     bucket: TableBucket
@@ -187,6 +190,7 @@ class Position:
     starved: bool = False
     ready: deque[Chunk | RemoteChunk] = field(default_factory=deque)
     retry: RetryState = field(default_factory=RetryState)
+    error: FlussError | None = None
     decoded_to: int = field(init=False)
 
     def __post_init__(self) -> None:

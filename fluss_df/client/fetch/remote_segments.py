@@ -183,6 +183,7 @@ class RemoteRead(Closing):
         self._window = 1
         self._range_bytes = _FIRST_RANGE_BYTES
         self._segments = deque(_segments(RemoteFileSystems.of(connection), position, remote))
+        self._require_covered(position)
         self._next_at = remote.info.first_start_pos
         self._in_flight: deque[_Range] = deque()
         self._tail = _Tail()
@@ -190,6 +191,22 @@ class RemoteRead(Closing):
         self._end = 0
         self.done = not self._segments
         self._plan()
+
+    def _require_covered(self, position: Position) -> None:
+        """Have the server be asked again where no segment has the offset; the second time, raise.
+
+        Otherwise it would be asked for ever, as nothing that is read moves the position.
+        """
+        at = position.offset
+        segments = self._segments
+        if segments and segments[0].start <= at and any(at < segment.end for segment in segments):
+            return
+        segments.clear()
+        if not position.retry.remote_failed(at):
+            raise ProtocolError(
+                f"the server names remote log segments for offset {at} of {position.bucket}, and"
+                " none of them has it"
+            )
 
     # ---- reading ahead
 

@@ -73,6 +73,28 @@ def projection_of(info: TableInfo, columns: Sequence[str]) -> list[int] | None:
     return None if whole else wanted
 
 
+_Int64s: TypeAlias = npt.NDArray[np.int64]
+
+
+def _rows_of(
+    position: Position, chunk: Chunk, first: int, last: int
+) -> tuple[_Int64s, _Int64s, _Int64s]:
+    """Return the base offset, the first wanted row and the wanted rows of some log batches."""
+    part = slice(first, last)
+    base, count = chunk.headers.base_offset[part], chunk.headers.record_count[part]
+    low = np.clip(chunk.start - base, 0, count)
+    high = count if position.stop is None else np.clip(position.stop - base, 0, count)
+    return base, low, np.maximum(high - low, 0)
+
+
+def _offset_of(position: Position, chunk: Chunk, first: int, last: int, row: int) -> int:
+    """Return the offset of a row of what some log batches are decoded to."""
+    base, low, lengths = _rows_of(position, chunk, first, last)
+    ends = np.cumsum(lengths)
+    batch = int(np.searchsorted(ends, row, "right"))
+    return int(base[batch] + low[batch] + row - ends[batch] + lengths[batch])
+
+
 class TableDecoder:
     """Decodes what was fetched of a table; for any number of threads.
 
@@ -194,11 +216,39 @@ class TableDecoder:
         for position, chunk in chunks:
             yield from self.tables(position, chunk)
 
+    def read_located(
+        self, positions: Sequence[Position], server_filter: ServerFilter | None = None
+    ) -> Iterator[tuple[Position, Callable[[int], int], pa.Table]]:
+        """As :meth:`read`; each table with its position, and what tells the offset of a row."""
+        chunks = ChunkRead(
+            self._connection,
+            self._info,
+            self.projection,
+            positions,
+            self._metrics,
+            server_filter=server_filter,
+        )
+        for position, chunk in chunks:
+            bounds = itertools.pairwise(self._cuts(chunk))
+            pieces = self.pieces(position, chunk)
+            for (first, last), piece in zip(bounds, pieces, strict=True):
+                table = piece()
+                if table.num_rows:
+                    places = functools.partial(_offset_of, position, chunk, first, last)
+                    yield position, places, table
+
     def pieces(self, position: Position, chunk: Chunk) -> list[Callable[[], pa.Table]]:
         """Verify a chunk, and return what decodes its parts: each once, on any thread."""
         self._verify(chunk)
+        decoder = self._decoder(chunk.projected, chunk.headers)
+        return [
+            functools.partial(self._piece, decoder, position, chunk, first, last)
+            for first, last in itertools.pairwise(self._cuts(chunk))
+        ]
+
+    def _cuts(self, chunk: Chunk) -> list[int]:
+        """Return between which log batches a chunk is cut, with its two ends."""
         headers = chunk.headers
-        decoder = self._decoder(chunk.projected, headers)
         share = 1.0
         if chunk.wanted_bytes is not None:
             # of each batch about the same
@@ -206,11 +256,7 @@ class TableDecoder:
         sizes = np.cumsum(headers.size) * share // self._piece_bytes
         rows = np.cumsum(headers.record_count) // _PIECE_ROWS
         cuts = np.flatnonzero((sizes[1:] != sizes[:-1]) | (rows[1:] != rows[:-1])) + 1
-        bounds = [0, *cuts.tolist(), len(headers)]
-        return [
-            functools.partial(self._piece, decoder, position, chunk, first, last)
-            for first, last in itertools.pairwise(bounds)
-        ]
+        return [0, *cuts.tolist(), len(headers)]
 
     def _verify(self, chunk: Chunk) -> None:
         """Compare checksums, where that is of use and nobody did."""
@@ -248,10 +294,7 @@ class TableDecoder:
     ) -> pa.Table:
         """Append metadata columns, computed for all batches of the piece at once."""
         headers, part = chunk.headers, slice(first, last)
-        base, count = headers.base_offset[part], headers.record_count[part]
-        low = np.clip(chunk.start - base, 0, count)
-        high = count if position.stop is None else np.clip(position.stop - base, 0, count)
-        lengths = np.maximum(high - low, 0)
+        base, low, lengths = _rows_of(position, chunk, first, last)
         # the place of each row in its batch
         begins = np.cumsum(lengths) - lengths
         within = np.arange(table.num_rows) - np.repeat(begins - low, lengths)

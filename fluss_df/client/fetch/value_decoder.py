@@ -60,18 +60,20 @@ class ValueReader:
             row_decoder(info.schema.columns, info.kv_format) if columns is None else None
         )
         self._schemas: dict[int, Sequence[Column]] = {info.schema_id: info.schema.columns}
-        self._decoder = self._made_decoder()
+        self._decoder = self._made_decoder(self._schemas)
 
-    def _made_decoder(self) -> ValueDecoder:
-        return ValueDecoder(self._schemas, self.schema, self._info.kv_format)
+    def _made_decoder(self, schemas: dict[int, Sequence[Column]]) -> ValueDecoder:
+        return ValueDecoder(schemas, self.schema, self._info.kv_format)
 
     def _learn(self, schema_id: int) -> None:
         schema = self._connection.io.run(
             TableQuestions(self._connection).table_schema(self._info.table_path, schema_id)
         )
         with self._lock:
-            self._schemas = {**self._schemas, schema_id: schema.columns}
-            self._decoder = self._made_decoder()
+            schemas = {**self._schemas, schema_id: schema.columns}
+            # in this order: another thread that finds the schema has a decoder that knows it
+            self._decoder = self._made_decoder(schemas)
+            self._schemas = schemas
 
     def rows(self, values: Sequence[bytes]) -> list[dict[str, Any]]:
         """Return the rows of values, none of which is empty, as dicts."""
@@ -110,12 +112,14 @@ class ValueReader:
     def decode_batch(self, data: Bytes) -> pa.Table:
         """Return the rows of a value batch."""
         for _ in range(_MOST_NEW_SCHEMAS):
+            decoder = self._decoder
             try:
-                return self._decoder.decode_batch(data)
+                return decoder.decode_batch(data)
             except FlussError as error:
                 if error.error_code != ErrorCode.SCHEMA_NOT_EXIST:
                     raise
-                if not self._learn_newest():
+                # another thread may have learnt them meanwhile
+                if not self._learn_newest() and self._decoder is decoder:
                     raise
         raise ProtocolError(f"table {self._info.table_path} has too many schemas")
 

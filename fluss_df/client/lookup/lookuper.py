@@ -16,6 +16,7 @@ from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import FlussError
 from fluss_df.metadata import require_columns
 from fluss_df.record.kv.primary_key import check_primary_key, key_columns
+from fluss_df.record.layout.taking import take_rows
 from fluss_df.record.python.row_collector import Row
 from fluss_df.schema import TableInfo
 
@@ -114,7 +115,7 @@ class Lookuper(Ready):
         rows = self._asker.decode(list(filter(None, values)), metrics)
         if not found.all():
             index = np.cumsum(found) - 1
-            rows = rows.combine_chunks().take(pa.array(index, mask=~found))
+            rows = take_rows(rows, pa.array(index, mask=~found))
         if found_column is not None:
             rows = rows.append_column(found_column, pa.array(found))
         return rows

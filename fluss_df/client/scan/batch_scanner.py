@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -72,6 +74,8 @@ class BatchScanner(Ready):
         self._bucket = bucket
         self._limit = limit
         self._spent = False
+        # batches that were read, and that no call returned
+        self._left: deque[RecordBatch] = deque()
         self._lock = threading.Lock()
         self.metrics = ScanMetrics(parent=connection.metrics)
 
@@ -81,17 +85,26 @@ class BatchScanner(Ready):
         return self._bucket
 
     def next_batch(self) -> RecordBatch | None:
-        """Return the rows as one batch; None when there are none, or were returned before."""
+        """Return the rows as one batch; None when there are none, or were returned before.
+
+        They are several batches, one with each call, where a column is larger than an array of
+        Arrow can be: 2 GiB of strings or bytes.
+        """
+        if not self._left:
+            self._left.extend(self._batches())
+        return self._left.popleft() if self._left else None
+
+    def _batches(self) -> Iterator[RecordBatch]:
         read = self._read()
-        if read is None or not read[1].num_rows:
-            return None
-        base_offset, table = read
-        return RecordBatch(table.combine_chunks().to_batches()[0], self._bucket, base_offset)
+        if read is not None:
+            base_offset, table = read
+            for batch in _as_few_batches(table):
+                yield RecordBatch(batch, self._bucket, base_offset)
+                base_offset += batch.num_rows
 
     def collect_all_batches(self) -> list[RecordBatch]:
-        """Return all batches that are left: one, or none."""
-        batch = self.next_batch()
-        return [] if batch is None else [batch]
+        """Return all batches that are left: one or none, and few where rows are large."""
+        return list(iter(self.next_batch, None))
 
     def to_arrow(self) -> pa.Table:
         """Return the rows as a table; empty, with the schema, when there are none."""
@@ -119,6 +132,7 @@ class BatchScanner(Ready):
         """Have the rows be read again, which nobody got."""
         with self._lock:
             self._spent = False
+            self._left.clear()
 
     def _rows(self) -> tuple[int, pa.Table]:
         first = self._offset(OffsetSpec.earliest())
@@ -146,3 +160,8 @@ class BatchScanner(Ready):
 
     def __repr__(self) -> str:
         return f"BatchScanner({self._bucket}, limit={self._limit})"
+
+
+def _as_few_batches(table: pa.Table) -> list[pa.RecordBatch]:
+    """Return the rows of a table: one batch, if its columns can be single arrays."""
+    return [batch for batch in table.combine_chunks().to_batches() if batch.num_rows]

@@ -7,6 +7,7 @@ folded.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -140,6 +141,7 @@ class BucketReads(Generic[T]):
         self._held = 0
         self._changed = threading.Condition()
         self._closed = False
+        self._process = os.getpid()
         self._at_work = min(threads, len(targets))
 
     def __enter__(self) -> BucketReads[T]:
@@ -153,6 +155,9 @@ class BucketReads(Generic[T]):
         self._close()
 
     def _close(self) -> None:
+        if os.getpid() != self._process:
+            # in a forked child: threads of the parent, which reads on, may have held the lock
+            return
         with self._changed:
             self._closed = True
             self._buckets.clear()
@@ -190,6 +195,8 @@ class BucketReads(Generic[T]):
 
     def _taken(self) -> Tables:
         while True:
+            if os.getpid() != self._process:
+                raise FlussError("the scan was begun by the parent process: begin it again")
             with self._changed:
                 while not self._can_take():
                     self._changed.wait_for(self._can_take, _WAIT_S)

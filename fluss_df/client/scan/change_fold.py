@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from fluss_df.metadata import ChangeType
 from fluss_df.record.keys.keys import Keys, encode_keys
+from fluss_df.record.layout.taking import take_rows
 from fluss_df.types import Column
 
 # how many changes are gathered before the rows that they replaced are given up
@@ -71,7 +72,7 @@ class ChangeFold:
         groups = pa.table([keys, index], names=["key", "index"]).group_by("key", use_threads=False)
         last = groups.aggregate([("index", "max")]).column("index_max").combine_chunks().sort()
         deleted = pa.chunked_array(self._deleted, pa.bool_())
-        self._rows = [pa.concat_tables(self._rows).take(last).combine_chunks()]
+        self._rows = [take_rows(pa.concat_tables(self._rows), last).combine_chunks()]
         self._keys = [keys.take(last).combine_chunks()]
         self._deleted = [deleted.take(last).combine_chunks()]
         self._count = self._folded = len(last)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from fluss_df.client.scan.fetch_buffer import Taken
+from fluss_df.client.scan.lazy_read import Make
 from fluss_df.client.scan.log_scanner import LogScanner
 from fluss_df.client.scan.records import RecordBatch
 from fluss_df.errors import FlussError
-from fluss_df.metadata import CHANGELOG_COLUMNS
+from fluss_df.metadata import CHANGELOG_COLUMNS, TableBucket
 from fluss_df.pushdown.predicate import Predicate
 from fluss_df.record.change_tables import BinlogMaker, ChangeTable, to_changelog
 from fluss_df.schema import TableInfo
@@ -100,18 +101,15 @@ class ChangeTableScanner(LogScanner):
             f"{self._info.table_path}{self._kind.value} has no log batches: use poll_arrow"
         )
 
-    def to_arrow(self) -> pa.Table:
-        """Return all rows of the subscribed buckets up to their latest offset."""
-        return self._made(super().to_arrow(), BinlogMaker(self._own))
+    def _whole(self, table: pa.Table) -> pa.Table:
+        """Return the result of all rows up to the latest offset."""
+        return self._made(super()._whole(table), BinlogMaker(self._own))
 
-    def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
-        """Return a lazy reader of all rows up to the latest offset, in bounded memory."""
-        self._require(records=False)
-        read = self._decoder.read(self._bounded())
+    def _lazy_maker(self) -> Make:
+        """Return what makes the result of decoded rows."""
         maker = BinlogMaker(self._own)
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            for table in read:
-                yield from self._made(self._filter.table(table), maker).to_batches()
+        def make(rows: pa.Table, bucket: TableBucket) -> tuple[pa.Table, bool]:
+            return self._made(self._filter.table(rows), maker, bucket), maker.is_pending(bucket)
 
-        return pa.RecordBatchReader.from_batches(self.schema, batches())
+        return make

@@ -24,6 +24,7 @@ from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.client.transport.lane_pool import lane_pool
+from fluss_df.errors import FlussError
 from fluss_df.metadata import ChangeType
 from fluss_df.record.log.log_decode import DecodedBatch
 from fluss_df.schema import TableInfo
@@ -121,9 +122,6 @@ class FetchBuffer:
         self._filter = row_filter
         self._metrics = metrics
         self.server_filter = row_filter.server_filter(info)
-        self._reset()
-
-    def _reset(self) -> None:
         self._lanes: dict[Endpoint, tuple[Lane, list[Position]]] = {}
         self._decoded: deque[tuple[Position, DecodedBatch]] = deque()
         self._remote: dict[Position, RemoteRead] = {}
@@ -136,11 +134,12 @@ class FetchBuffer:
         self,
         positions: Collection[Position],
         timeout_ms: float,
-        given_up: threading.Event | None = None,
+        given_up: Callable[[], bool] = lambda: False,
     ) -> None:
         """Wait until a batch of these positions is decoded, or ``timeout_ms`` have passed.
 
-        When ``given_up`` is set, the wait ends within 0.2 s.
+        When ``given_up`` becomes true, the wait ends within 0.2 s. Where a bucket failed, its error
+        is raised as soon as there are no rows of others; the next call asks for it again.
         """
         if self._fill_unfinished:
             # an error or Ctrl-C ended the last call at some step: rows may be in no list
@@ -148,24 +147,36 @@ class FetchBuffer:
         self._fill_unfinished = True
         self._fill(positions, timeout_ms, given_up)
         self._fill_unfinished = False
+        failed = None if self._decoded else _failed(positions)
+        if failed is not None:
+            error, failed.error = failed.error, None
+            assert error is not None
+            raise error
 
     def _fill(
         self,
         positions: Collection[Position],
         timeout_ms: float,
-        given_up: threading.Event | None,
+        given_up: Callable[[], bool],
     ) -> None:
         end = time.monotonic() + timeout_ms / 1000
         while not self._decoded:
             waiting = self._send_all(positions)
             left = min(max(end - time.monotonic(), 0.0), _WAIT_S)
+            if _failed(positions) is not None:
+                left = 0.0
             if waiting or not self._remote:
                 # while remote segments are read as well, lanes and segments take turns
                 self._wait(waiting, min(left, _PAUSE_S) if self._remote else left)
             for position in positions:
-                self._decode_ready(position)
+                try:
+                    self._decode_ready(position)
+                except FlussError as error:
+                    position.error = error
             self._decode_remote(left if not waiting else 0.0)
-            if time.monotonic() >= end or (given_up is not None and given_up.is_set()):
+            if time.monotonic() >= end or given_up():
+                return
+            if not self._decoded and _failed(positions) is not None:
                 return
         self._send_all(positions)
 
@@ -175,6 +186,7 @@ class FetchBuffer:
         for position in positions:
             self._drop_remote(position)
             position.offset = position.decoded_to
+            position.error = None
 
     def end_last_poll(self, thread: int, timeout_ms: float) -> bool:
         """Finish the last poll before a thread polls: remove its rows, or keep them for this poll.
@@ -254,9 +266,19 @@ class FetchBuffer:
             lane.close()
 
     def after_fork(self) -> None:
-        """Begin with an empty buffer in a forked child: answers on their way are the parent's."""
+        """Keep what is decoded in a forked child: answers on their way are the parent's.
+
+        What was received and not decoded is asked for again, as after a poll that was interrupted:
+        a thread that is not here may have had it in its hands.
+        """
         self.close_sockets()
-        self._reset()
+        self._lanes = {}
+        # not closed: locks of its downloads may be held by threads that are not here
+        self._remote = {}
+        self._fill_unfinished = True
+        if self._offer is not None and not self._offer.to.handed:
+            # the thread that polled is not here, and the next poll does not wait for it
+            self._offer.to.withdrawn = True
 
     def where(self, position: Position) -> str:
         """Return the name of a bucket for error messages."""
@@ -285,6 +307,8 @@ class FetchBuffer:
                 piece = remote.take(timeout_s)
                 if piece is not None:
                     self._decode(position, piece)
+            except FlussError as error:
+                position.error = error
             finally:
                 if remote.done:
                     self._remote.pop(position, None)
@@ -334,6 +358,8 @@ class FetchBuffer:
         for position in positions:
             if id(position) in asked or position.retry.not_before > now or position.done:
                 continue
+            if position.error is not None:
+                continue  # the caller is told of it first
             if position.ready or position in self._remote:
                 continue  # its next rows are asked for when these are decoded
             where = fetcher.endpoint(position)
@@ -375,6 +401,11 @@ class FetchBuffer:
                 _, positions = self._lanes.pop(lane.endpoint)
                 lane.close()
                 fetcher.failed(positions, lane.silence())
+
+
+def _failed(positions: Collection[Position]) -> Position | None:
+    """Return a position that has an error, which the caller is to be told."""
+    return next((position for position in positions if position.error is not None), None)
 
 
 def _can_join(first: Position, other: Position) -> bool:

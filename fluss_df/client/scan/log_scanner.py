@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,6 +18,7 @@ from fluss_df.client.runtime.awaitable import Ready, ready
 from fluss_df.client.runtime.io_thread import reset_after_fork
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.scan.fetch_buffer import FetchBuffer, Handover, Taken
+from fluss_df.client.scan.lazy_read import Make, lazy_read
 from fluss_df.client.scan.records import RecordBatch, ScanRecords, record_batches
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
@@ -104,14 +107,21 @@ class LogScanner(Ready, Closing):
         self._lock = threading.RLock()
         self._closed = False
         self._given_up = threading.Event()
+        # of lazy readers that did not end: a position, where it was left, the first row not read
+        self._unread: deque[tuple[Position, int, int]] = deque()
+        # an item for each call that a poll of another thread is to let in
+        self._waiting: deque[None] = deque()
         reset_after_fork(self)
 
     def after_fork(self) -> None:
         """Go on in a forked child with new sockets: answers on their way are the parent's."""
         self._buffer.after_fork()
         self._lock = threading.RLock()
-        self._closed = False
+        self._waiting.clear()
+        # new, too: its lock may be held by a thread that is not here
         self._given_up = threading.Event()
+        if self._closed:
+            self._given_up.set()
 
     # ---- subscriptions
 
@@ -205,7 +215,7 @@ class LogScanner(Ready, Closing):
                     position.move(known[position.bucket])
                     if symbol == EARLIEST_OFFSET:
                         position.log_start = position.offset
-        with self._lock:
+        with self._promptly():
             for key in new:
                 self._forget(key)
             self._subscriptions.update(new)
@@ -226,9 +236,19 @@ class LogScanner(Ready, Closing):
         self._unsubscribe((partition_id, bucket_id))
 
     def _unsubscribe(self, key: _Subscription) -> None:
-        with self._lock:
+        with self._promptly():
             self._forget(key)
             self._buffer.stop()
+
+    @contextlib.contextmanager
+    def _promptly(self) -> Iterator[None]:
+        """Hold the lock; a poll of another thread that waits for rows ends for it."""
+        self._waiting.append(None)
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._waiting.pop()
 
     def _forget(self, key: _Subscription) -> None:
         self._named.pop(key, None)
@@ -243,7 +263,8 @@ class LogScanner(Ready, Closing):
 
         One record more is returned where the old and the new row of an update would be separated.
 
-        Waits up to ``timeout_ms`` for the first; the result is empty when none came.
+        Waits up to ``timeout_ms`` for the first; the result is empty when none came, or when
+        another thread closed the scanner or changed what it is subscribed to.
         """
         return self._poll(timeout_ms, ScanRecords, records=True)
 
@@ -304,12 +325,17 @@ class LogScanner(Ready, Closing):
         self._require(records=records)
         most = self._connection.config.scanner_log_max_poll_records if records else None
         handover = Handover(threading.get_ident())
-
+        ending = [event for event in (given_up, self._given_up) if event is not None]
         try:
             with self._lock:
                 if not self._buffer.end_last_poll(handover.thread, timeout_ms):
                     return make([])
-                self._buffer.fill(self._subscriptions.values(), timeout_ms, given_up)
+                self._go_back()
+                self._buffer.fill(
+                    self._subscriptions.values(),
+                    timeout_ms,
+                    lambda: any(event.is_set() for event in ending) or bool(self._waiting),
+                )
                 result = make(self._buffer.offer(handover, most, self._undo()))
             handover.handed = True
             return result
@@ -339,6 +365,7 @@ class LogScanner(Ready, Closing):
     def _bounded(self) -> list[Position]:
         """Return positions from the scanner's offsets to the current end of the log."""
         with self._lock:
+            self._go_back()
             positions = list(self._subscriptions.values())
         ends = self._offsets(positions, OffsetSpec.latest())
         self._check_named(ends)
@@ -378,6 +405,7 @@ class LogScanner(Ready, Closing):
         """
         self._require(records=False)
         with self._lock:
+            self._go_back()
             # so that each position is at the first row that the caller does not have: rows that
             # were decoded for a poll that failed lie before the offset that is fetched next
             self._buffer.clear(self._subscriptions.values())
@@ -396,11 +424,16 @@ class LogScanner(Ready, Closing):
                 self._buffer.server_filter,
                 self._given_up,
             )
+            result = self._whole(table)
         except BaseException:
             # the next read must return the rows that this one did not
             for position, offset in before:
                 position.move(offset)
             raise
+        return result
+
+    def _whole(self, table: pa.Table) -> pa.Table:
+        """Return the result of all rows up to the latest offset."""
         return self._filter.table(table)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -409,15 +442,35 @@ class LogScanner(Ready, Closing):
         return frame
 
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
-        """Return a lazy reader of all rows up to the latest offset, in bounded memory."""
+        """Return a lazy reader of all rows up to the latest offset, in bounded memory.
+
+        The scanner goes on from there. Where the reader fails or is dropped before its end, the
+        scanner goes on from the first row that it did not return, unless that was read otherwise.
+        """
         self._require(records=False)
-        read = self._decoder.read(self._bounded(), self._buffer.server_filter)
+        mine = {position.bucket: position for position in self._subscriptions.values()}
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            for table in read:
-                yield from self._filter.table(table).to_batches()
+        def unread(left: Sequence[tuple[Position, int]]) -> None:
+            # the scanner may be in use, by this thread too: its next read goes back
+            self._unread.extend((mine[p.bucket], p.stop or 0, offset) for p, offset in left)
 
-        return pa.RecordBatchReader.from_batches(self.schema, batches())
+        server_filter, make = self._buffer.server_filter, self._lazy_maker()
+        batches = lazy_read(self._decoder, self._bounded(), server_filter, make, unread)
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+    def _lazy_maker(self) -> Make:
+        """Return what makes the result of decoded rows."""
+        return lambda rows, _: (self._filter.table(rows), False)
+
+    def _go_back(self) -> None:
+        """Go back to what lazy readers did not return; the lock is held."""
+        while self._unread:
+            position, end, offset = self._unread.popleft()
+            if position in self._subscriptions.values():
+                self._buffer.clear(self._subscriptions.values())
+                # else its rows were read otherwise
+                if position.offset == end:
+                    position.move(offset)
 
     # ---- the end
 

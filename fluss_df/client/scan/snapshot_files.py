@@ -10,6 +10,7 @@ import shutil
 import stat
 import tempfile
 import uuid
+import weakref
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -100,12 +101,15 @@ def leased(
         yield _described(connection, bucket, snapshot_id)
         return
     renewing = connection.io.submit(_renew(connection, lease_id))
+    process = os.getpid()
     try:
         yield _described(connection, bucket, snapshot_id)
     finally:
-        # before the lease is dropped: both go to the I/O thread in this order
-        renewing.cancel()
-        _drop(connection, lease_id)
+        # a forked child leaves it to the parent, which reads on
+        if os.getpid() == process:
+            # before the lease is dropped: both go to the I/O thread in this order
+            renewing.cancel()
+            _drop(connection, lease_id)
 
 
 def _acquire(
@@ -197,6 +201,28 @@ def _described(connection: ClientContext, bucket: TableBucket, snapshot_id: int)
     return KvSnapshot(bucket, snapshot_id, metadata.log_offset, files)
 
 
+class _Folder:
+    """A new folder, which this process removes, at its end at the latest, and no child of it."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="fluss-df-snapshot-")
+        self.remove = weakref.finalize(self, _remove, self.path, os.getpid())
+
+
+def _remove(folder: str, process: int) -> None:
+    if os.getpid() == process:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _own_folder() -> Iterator[str]:
+    folder = _Folder()
+    try:
+        yield folder.path
+    finally:
+        folder.remove()
+
+
 def snapshot_entries(
     connection: ClientContext, snapshot: KvSnapshot, *, keys: bool = True
 ) -> Iterator[tuple[pa.Array | None, list[bytes]]]:
@@ -221,7 +247,7 @@ def snapshot_entries(
     # RocksDB is needed here only: it costs every import of the package a moment
     from rocksdict import AccessType, Options, Rdict
 
-    with tempfile.TemporaryDirectory(prefix="fluss-df-snapshot-") as folder:
+    with _own_folder() as folder:
         _download(connection, snapshot, Path(folder))
         options = Options(raw_mode=True)
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import selectors
 import socket
 import struct
@@ -88,12 +89,31 @@ class Lane:
         self.endpoint = endpoint
         self.address = endpoint.address
         self._request_timeout_ms = request_timeout_ms
+        self._process = os.getpid()
         self._next_id = 0
         self._in_flight = None
         self._silent_after = 0.0
         # the last request
         self._asked, self._sent_at = "", 0.0
         self.failed = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether it is of no more use: its connection broke, or is that of a parent process."""
+        return self._failed or self._inherited
+
+    @failed.setter
+    def failed(self, failed: bool) -> None:
+        self._failed = failed
+
+    @property
+    def _inherited(self) -> bool:
+        """Whether this process was forked since: the parent goes on with the connection."""
+        return os.getpid() != self._process
+
+    def _require_own(self) -> None:
+        if self._inherited:
+            raise NetworkError(f"the connection to {self.address} is that of the parent process")
 
     def _encrypt(self, deadline: float) -> None:
         """Speak TLS from now on, where that is set."""
@@ -152,6 +172,7 @@ class Lane:
 
     def send(self, api: Api[Any, Any], body: Sequence[Buffer], metrics: Metrics) -> None:
         """Send a request; its response is taken with :meth:`receive`."""
+        self._require_own()
         version = self.apis.version_for(api)
         self._asked, self._sent_at = api.name, time.monotonic()
         sent = self._send(api, version, body)
@@ -193,6 +214,7 @@ class Lane:
         Raises NetworkError when the connection broke. Raises DeadlineExceededError when the server
         was silent for the request timeout.
         """
+        self._require_own()
         began = time.monotonic()
         try:
             response = self._receive()
@@ -243,6 +265,10 @@ class Lane:
     def abort(self) -> None:
         """Wake whoever waits for a response, with a NetworkError; for use from another thread."""
         self.failed = True
+        if self._inherited:
+            # to shut it down would end it for the parent
+            self.close()
+            return
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

@@ -127,7 +127,8 @@ class DirectLane(Lane):
     def abort(self) -> None:
         """Wake whoever waits for a response, with a NetworkError; for use from another thread."""
         self.failed = True
-        if self._answer is not None:
+        # the parent's thread may have held the lock of its answer at the fork
+        if self._answer is not None and not self._inherited:
             self._answer.cancel()
 
     def close(self) -> None:

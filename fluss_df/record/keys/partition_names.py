@@ -31,6 +31,7 @@ import pyarrow.compute as pc
 
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError, SchemaMismatchError
 from fluss_df.record.layout.bytes_columns import as_array, time_millis
+from fluss_df.record.layout.taking import take_rows
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 _R = TypeRoot
@@ -121,7 +122,7 @@ def split_by_partition(
     else:
         order = np.argsort(groups.codes, kind="stable")
         ends = np.cumsum(np.bincount(groups.codes, minlength=len(groups.texts))).tolist()
-        moved = data.combine_chunks().take(pa.array(order))
+        moved = take_rows(data, pa.array(order))
         starts = [0, *ends[:-1]]
         parts = [moved.slice(a, b - a) for a, b in zip(starts, ends, strict=True)]
     return [

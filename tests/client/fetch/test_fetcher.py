@@ -11,8 +11,13 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.client.fetch import fetcher
+from fluss_df.client.fetch.chunk_read import ChunkRead
+from fluss_df.client.fetch.fetcher import LogFetcher
+from fluss_df.client.fetch.position import Position, RetryState
+from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
+from fluss_df.metadata import TableBucket
 from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
 
 ROWS = list(range(10))
@@ -28,17 +33,18 @@ def connection() -> Iterator[fluss.FlussConnection]:
             yield connection
 
 
-def filled(connection: fluss.FlussConnection, name: str) -> fluss.FlussTable:
-    """A table of two log batches in one bucket."""
+def filled(connection: fluss.FlussConnection, name: str, buckets: int = 1) -> fluss.FlussTable:
+    """A table of log batches of five rows: two in one bucket, or many in several."""
     path = fluss.TablePath("fluss", name)
     schema = fluss.Schema(pa.schema([("x", pa.int64())]))
-    descriptor = fluss.TableDescriptor(schema, bucket_count=1)
+    descriptor = fluss.TableDescriptor(schema, bucket_count=buckets)
     connection.get_admin().create_table(path, descriptor)
     table = connection.get_table(path)
     with table.new_append().create_writer() as writer:
-        for half in (ROWS[:5], ROWS[5:]):
-            writer.write_arrow(pa.table({"x": half}))
-            writer.flush()
+        for _ in range(1 if buckets == 1 else 8 * buckets):
+            for half in (ROWS[:5], ROWS[5:]):
+                writer.write_arrow(pa.table({"x": half}))
+                writer.flush()
     return table
 
 
@@ -55,11 +61,11 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answers], None]:
     def play(change: Answers) -> None:
         calls = 0
 
-        def parsed(body: Any) -> list[FetchedBucket]:
+        def parsed(body: Any, most: int) -> list[FetchedBucket]:
             nonlocal calls
             calls += 1
             assert calls < 200, "the server is asked for ever"
-            return change(list(parse(body)), calls)
+            return change(list(parse(body, most)), calls)
 
         monkeypatch.setattr(fetcher, "parse_fetch_response", parsed)
 
@@ -136,3 +142,122 @@ def test_a_dropped_table_is_named_where_the_server_fails_at_it(
         with pytest.raises(FlussError, match=r"table fluss\.dropped") as told:
             _ = [scanner.poll_arrow(500) for _ in range(60)]
     assert told.value.error_code == ErrorCode.TABLE_NOT_EXIST
+
+
+# ---- answers without rows
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_bucket_for_which_an_answer_had_no_room_is_asked_again_at_once(
+    connection: fluss.FlussConnection, answered: Callable[[Answers], None], first: bool
+) -> None:
+    """A server fills an answer from one bucket, of which the client does not know which it is."""
+    table = filled(connection, f"many_{first}", buckets=3)
+    alone: list[int] = []
+
+    def change(buckets: list[FetchedBucket], call: int) -> list[FetchedBucket]:
+        if len(buckets) == 1:
+            alone.append(call)
+            return buckets
+        return [
+            bucket if first and not place else replace(bucket, records=None)
+            for place, bucket in enumerate(buckets)
+        ]
+
+    answered(change)
+    with table.new_scan().create_record_batch_log_scanner() as scanner:
+        scanner.subscribe_buckets(dict.fromkeys(range(3), fluss.EARLIEST_OFFSET))
+        assert scanner.to_arrow().num_rows == 48 * 5
+        assert scanner.metrics.retries == 0
+    assert alone
+
+
+def accepting(
+    connection: fluss.FlussConnection, table: fluss.FlussTable, stop: int | None
+) -> tuple[Position, Callable[..., int]]:
+    """A position, and what gives it an answer."""
+    info = table.get_table_info()
+    reader = LogFetcher(connection.cluster, info, None, Metrics(), max_wait_ms=0)
+    here = Position(TableBucket(info.table_id, 0, None), None, 0, stop)
+
+    def accept(*others: Position, **answer: Any) -> int:
+        fetched = FetchedBucket(info.table_id, bucket_id=0, **answer)
+        return reader._accept(here, fetched, False, [*others, here])
+
+    return here, accept
+
+
+def test_a_failure_long_after_another_is_the_first_again(
+    connection: fluss.FlussConnection, table: fluss.FlussTable
+) -> None:
+    """Between them a scanner waited at the end of the log, where no rows came."""
+    here, accept = accepting(connection, table, None)
+    for code in (ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION, ErrorCode.UNKNOWN_SERVER_ERROR):
+        accept(error_code=code, error_message="a server restarts")
+        assert here.retry != RetryState(not_before=here.retry.not_before)
+        accept()
+        assert here.retry == RetryState(not_before=here.retry.not_before)
+
+
+def test_a_bounded_read_gives_up_a_bucket_that_alone_gets_nothing(
+    connection: fluss.FlussConnection, table: fluss.FlussTable
+) -> None:
+    here, accept = accepting(connection, table, 10)
+    other = Position(TableBucket(1, 1, None), None, 0, 10)
+    accept(other)
+    assert (here.starved, here.retry) == (False, RetryState())
+    accept()
+    assert here.starved
+    assert here.retry.not_before
+
+
+def test_a_bucket_that_pauses_is_waited_for_while_another_has_rows(
+    connection: fluss.FlussConnection, answered: Callable[[Answers], None]
+) -> None:
+    table = filled(connection, "paused", buckets=2)
+    code = ErrorCode.LEADER_NOT_AVAILABLE_EXCEPTION
+
+    def change(buckets: list[FetchedBucket], call: int) -> list[FetchedBucket]:
+        if call > 5:
+            return buckets
+        return [
+            replace(one, error_code=code, records=None) if one.bucket_id == 0 else one
+            for one in buckets
+        ]
+
+    answered(change)
+    info = table.get_table_info()
+    positions = [
+        Position(TableBucket(info.table_id, bucket, None), None, 0, 10) for bucket in range(2)
+    ]
+    # a batch of each bucket at a time, so that the second one is not over
+    read = ChunkRead(connection, info, None, positions, Metrics(), bucket_bytes=1)
+    steps = list(read.steps())
+    order = [step[0].bucket.bucket_id for step in steps if step is not None]
+    assert order == [0, 0, 1, 1]
+    # one turn for each of the five pauses, and a few more where a timer is early
+    assert steps.count(None) < 30
+
+
+def test_a_bucket_that_is_gone_does_not_hold_up_others(
+    connection: fluss.FlussConnection, answered: Callable[[Answers], None]
+) -> None:
+    table = filled(connection, "half", buckets=2)
+    code = ErrorCode.AUTHORIZATION_EXCEPTION
+
+    def change(buckets: list[FetchedBucket], call: int) -> list[FetchedBucket]:
+        return [
+            replace(one, error_code=code, records=None) if one.bucket_id == 0 else one
+            for one in sorted(buckets, key=lambda one: one.bucket_id)
+        ]
+
+    answered(change)
+    with table.new_scan().create_record_batch_log_scanner() as scanner:
+        scanner.subscribe_buckets(dict.fromkeys(range(2), fluss.EARLIEST_OFFSET))
+        rows = [scanner.poll_arrow(10_000).num_rows]
+        with pytest.raises(FlussError) as told:
+            rows.extend(scanner.poll_arrow(10_000).num_rows for _ in range(100))
+        assert told.value.error_code == code
+        with table.new_scan().create_record_batch_log_scanner() as other:
+            other.subscribe(1, fluss.EARLIEST_OFFSET)
+            assert 0 < sum(rows) == other.to_arrow().num_rows

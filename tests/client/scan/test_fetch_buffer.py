@@ -142,7 +142,7 @@ class Scan:
         self.buffer._fetcher = lambda: self.leaders  # type: ignore[assignment, method-assign, return-value]
 
     def fill(self, timeout_ms: float = 5_000, given_up: threading.Event | None = None) -> None:
-        self.buffer.fill(self.positions, timeout_ms, given_up)
+        self.buffer.fill(self.positions, timeout_ms, (given_up or threading.Event()).is_set)
 
     def offer(self, most: int | None = None, *, handed: bool = True) -> list[int]:
         """Offer rows to a poll, which has them or never will; return them."""
@@ -293,15 +293,33 @@ def test_another_thread_waits_until_rows_are_handed_over(scan: Make) -> None:
 # ---- rows that are given up, and asked for again
 
 
-def test_a_batch_that_cannot_be_decoded_is_asked_for_again_and_others_are_kept(scan: Make) -> None:
+@pytest.mark.parametrize("bad", [0, 1])
+def test_a_batch_that_cannot_be_decoded_is_asked_for_again_and_others_are_kept(
+    scan: Make, bad: int
+) -> None:
     one = scan(0, 1)
-    one.decoder.refuse = {1}
-    with pytest.raises(FlussError, match="bucket 1 cannot"):
-        one.fill()
+    one.leaders.leader_of[1] = 11
+    one.decoder.refuse = {bad}
     assert one.poll() == list(range(10))
+    with pytest.raises(FlussError, match=f"bucket {bad} cannot"):
+        one.poll()
     one.decoder.refuse = set()
     assert one.poll() == list(range(10))
     assert [position.offset for position in one.positions] == [10, 10]
+
+
+def test_a_bucket_that_failed_is_told_when_there_are_no_rows_of_others(scan: Make) -> None:
+    one = scan(0, 1)
+    one.leaders.leader_of[1], one.leaders.ends[1] = 11, 15
+    one.positions[0].error = FlussError("the partition is gone")
+    assert one.poll() == list(range(10))
+    assert one.poll() == list(range(10, 15))
+    one.leaders.mute = True
+    with pytest.raises(FlussError, match="gone"):
+        one.poll()
+    # asked for again, for whoever goes on
+    one.leaders.mute = False
+    assert one.poll() == list(range(10))
 
 
 def test_an_answer_that_was_not_taken_is_asked_for_again(scan: Make) -> None:
@@ -334,11 +352,21 @@ def test_rows_of_a_bucket_that_is_forgotten_do_not_come(scan: Make) -> None:
     assert one.poll() == list(range(10))
 
 
-def test_a_forked_child_begins_with_nothing_of_its_parents(scan: Make) -> None:
+def test_a_forked_child_goes_on_with_the_rows_that_nobody_has(scan: Make) -> None:
     one = scan(0)
-    one.poll(most=3)
+    one.leaders.ends[0] = 25
+    assert one.poll(most=3) == [0, 1, 2]
     one.buffer.after_fork()
     assert all(lane.closed for lane in one.leaders.lanes)
     assert not one.buffer._lanes
-    assert not one.buffer._decoded
-    assert one.buffer.end_last_poll(-1, 0)
+    assert one.poll() == list(range(3, 10))
+    # received by the parent, and asked for again
+    assert one.poll() == list(range(10, 20))
+
+
+def test_a_forked_child_has_the_rows_of_a_thread_that_polled_at_that_moment(scan: Make) -> None:
+    one = scan(0)
+    one.fill()
+    one.buffer.offer(Handover(-1), None, lambda: None)
+    one.buffer.after_fork()
+    assert one.poll() == list(range(10))
