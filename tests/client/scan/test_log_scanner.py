@@ -70,7 +70,7 @@ def test_a_lazy_reader_that_is_left_is_gone_on_with(
     predicate = None if least is None else fluss.col("x") >= least
     with scanner_of(table, predicate) as scanner:
         reader = scanner.to_arrow_batch_reader()
-        found = []
+        found: list[Any] = []
         while not found:
             found = reader.read_next_batch()["x"].to_pylist()
         del reader
@@ -234,7 +234,9 @@ def test_the_last_rows_are_several_batches_where_columns_are_large(
 
 
 @pytest.mark.parametrize("call", ["close", "subscribe", "unsubscribe"])
-def test_a_poll_that_waits_lets_other_threads_in(table: fluss.FlussTable, call: str) -> None:
+def test_a_poll_that_waits_lets_other_threads_in(
+    table: fluss.FlussTable, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scanner = scanner_of(table)
     assert scanner.to_arrow().num_rows == 10
     waits = threading.Event()
@@ -244,7 +246,7 @@ def test_a_poll_that_waits_lets_other_threads_in(table: fluss.FlussTable, call: 
         waits.set()
         return sent(*arguments)
 
-    scanner._buffer._send_all = sending  # type: ignore[method-assign]
+    monkeypatch.setattr(scanner._buffer, "_send_all", sending)
     poll = threading.Thread(target=scanner.poll_arrow, args=(300_000,))
     poll.start()
     assert waits.wait(60)
