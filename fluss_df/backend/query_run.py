@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import threading
 import time
 import weakref
@@ -33,6 +34,12 @@ from fluss_df.polars_adapter.scans import polars_reason
 BATCH_BYTES: Final = 1 << 20
 # how long close() waits for the thread of a query that was ended
 _CLOSE_S: Final = 1.0
+
+
+class _End(enum.Enum):
+    """That there are no more tables; None says that there are none yet."""
+
+    END = enum.auto()
 
 
 class QueryCancelledError(FlussError):
@@ -238,7 +245,11 @@ class QueryRun(Closing):
     def _decoded(self, read: PlainRead, names: Sequence[str]) -> Iterator[pa.Table]:
         self._start()
         with contextlib.closing(read.tables()) as tables:
-            for table in tables:
+            while True:
+                with _errors():
+                    table = next(tables, _End.END)
+                if isinstance(table, _End):
+                    return
                 self._flow.check()
                 if table is not None:
                     yield table.rename_columns(names)

@@ -389,6 +389,11 @@ def ask(con: Backend, query: str) -> list[tuple[Any, ...]]:
             "SELECT i1 + 100 AS a, 2 * i1 AS b, i2 - -1 AS c, -i1 - 2 + 1 AS d FROM t WHERE k = 1",
             [(227, 254, 32768, -128)],
         ),
+        (
+            "SELECT ABS(i1) + 100 AS a, COALESCE(i1, 0) * 2 AS b FROM t WHERE k = 1",
+            [(227, 254)],
+        ),
+        ("SELECT MAX(i1) + 100 AS a FROM t", [(227,)]),
         ("SELECT k FROM t WHERE i1 + 1 > 0 ORDER BY k", [(1,), (2,)]),
         # PostgreSQL needs a decimal to round to digits, and a decimal has no such numbers
         ("SELECT ROUND(CAST(i4 AS DOUBLE) * 1e30, 1) > 1e39 AS a FROM t WHERE k = 1", [(True,)]),

@@ -155,28 +155,36 @@ def test_rows_without_polars_are_those_with_it(con: Backend, extremes: str, want
     assert straight.num_rows == 3
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [
-        "flag",
-        "NOT flag",
-        "flag IS NULL OR single = 0",
-        "wide > 0 AND text <> ''",
-        "wide >= -9223372036854775807",
-        "text = '' OR day = DATE '9999-12-31'",
-        "doubled = doubled",
-        "doubled > 1e308",
-        "exact IN (-0.1, 7)",
-        "NOT (plain BETWEEN -5 AND 5)",
-        "moment < TIMESTAMP '2000-01-01 00:00:00'",
-        "plain IS NOT NULL AND tiny = -128",
-        "1 = 0",
-        "NULL",
-        "TRUE",
-        "small > 5 AND NULL",
-        "small < wide",
-    ],
-)
+CONDITIONS = [
+    "flag",
+    "NOT flag",
+    "flag IS NULL OR single = 0",
+    "wide > 0 AND text <> ''",
+    "wide >= -9223372036854775807",
+    "text = '' OR day = DATE '9999-12-31'",
+    "doubled = doubled",
+    "doubled > 1e308",
+    "exact IN (-0.1, 7)",
+    "NOT (plain BETWEEN -5 AND 5)",
+    "moment < TIMESTAMP '2000-01-01 00:00:00'",
+    "plain IS NOT NULL AND tiny = -128",
+    "1 = 0",
+    "NULL",
+    "TRUE",
+    "small > 5 AND NULL",
+    "small < wide",
+]
+
+
+def test_a_condition_that_polars_refuses_is_told_as_of_other_queries(
+    con: Backend, numbers: str
+) -> None:
+    run = QueryRun(con, f"SELECT n FROM {numbers} WHERE t = n")
+    with pytest.raises(FlussError, match="SQL cannot be run: cannot compare string with numeric"):
+        run.read_all()
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
 def test_conditions_hold_for_the_same_rows_without_polars(
     con: Backend, extremes: str, condition: str
 ) -> None:

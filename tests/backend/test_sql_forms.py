@@ -320,6 +320,7 @@ JOINED = [
         "SELECT UNNEST(ARRAY_AGG(k)) AS x FROM lists WHERE k > 10",
         "SELECT UNNEST(ARRAY_AGG(k)) + 1 AS x, COUNT(*) AS n FROM lists WHERE k > 1",
         "SELECT id, UNNEST(ARRAY_AGG(n)) AS x FROM u GROUP BY id ORDER BY id, x",
+        "SELECT u.id, UNNEST(ARRAY_AGG(n)) AS x FROM u GROUP BY u.id ORDER BY u.id, x",
     ],
 )
 def test_an_empty_list_is_no_row(con: Backend, query: str) -> None:
@@ -345,8 +346,30 @@ def test_a_list_beside_its_values_is_refused(con: Backend) -> None:
 
 
 @pytest.mark.parametrize(
+    ("order", "first"),
+    [("COUNT(*) DESC", "b"), ("MIN(v)", "a"), ("t.g DESC", "b"), ("name", "a"), ("1 DESC", "b")],
+)
+def test_groups_whose_lists_are_unnested_are_ordered_by_what_their_rows_say(
+    con: Backend, order: str, first: str
+) -> None:
+    con.raw_sql(
+        "CREATE TEMPORARY VIEW grouped AS SELECT * FROM"
+        " (VALUES ('a', 1), ('b', 2), ('b', 3), ('b', 4)) AS t(g, v)"
+    )
+    found = con.raw_sql(
+        "SELECT t.g AS name, UNNEST(ARRAY_AGG(v)) AS v FROM grouped t GROUP BY t.g"
+        f" ORDER BY {order}"
+    )
+    con.raw_sql("DROP VIEW grouped")
+    assert found.height == 4
+    assert found["name"][0] == first
+
+
+@pytest.mark.parametrize(
     ("condition", "told"),
     [
+        ("UPPER(s) = 1", "a text is compared with a number: write '1'"),
+        ("s <> -1", "a text is compared with a number: write '-1'"),
         ("d > 5", "a DATE is compared with a number: write DATE"),
         ("-5 < d", "a DATE is compared with a number"),
         ("ts IN (1, 2)", "a TIMESTAMP is compared with a number"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from pathlib import Path
 
@@ -21,31 +20,6 @@ def one_row() -> bytes:
     encoded = encode_log_batch(rows, schema_id=1, compression=Compression("none"))
     encoded.stamp(-1, -1)
     return encoded.to_bytes()
-
-
-def test_a_log_is_read_where_a_full_disk_takes_nothing_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some file systems need new room for what is written over."""
-    log = Tablet(tmp_path / "log", "bucket", segment_bytes=1 << 20)
-    log.append(memoryview(one_row()), {1: None})
-    # as a process that is killed leaves it
-    log._give_up()
-
-    def full(fd: int, data: bytes, offset: int) -> int:
-        raise OSError(errno.ENOSPC, "no room")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "pwrite", full)
-        opened = Tablet(tmp_path / "log", "bucket", segment_bytes=1 << 20)
-    assert opened.end_offset == 1
-    assert opened.read(0, 1 << 20, True) is not None
-    with pytest.raises(FlussError, match=r"no more writes.*make room there.*open the engine again"):
-        opened.append(memoryview(one_row()), {1: None})
-    opened.close()
-    again = Tablet(tmp_path / "log", "bucket", segment_bytes=1 << 20)
-    assert again.append(memoryview(one_row()), {1: None}).base_offset == 1
-    again.close()
 
 
 def test_a_sync_beside_one_that_fails_makes_nothing_durable(

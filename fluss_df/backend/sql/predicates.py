@@ -46,7 +46,7 @@ from fluss_df.backend.sql.dialect import Fluss, spot
 from fluss_df.backend.sql.operands.lists import drop_empty_lists
 from fluss_df.backend.sql.operands.numbers import make_room
 from fluss_df.backend.sql.operands.times import align_times
-from fluss_df.backend.sql.operands.types import type_of
+from fluss_df.backend.sql.operands.types import asked_type, type_of
 from fluss_df.errors import FlussError
 
 _LIKES = (exp.Like, exp.ILike)
@@ -288,8 +288,10 @@ def _type_numbers(node: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
                 " with a text: leave the quotes out, or CAST one of both"
                 f"{spot(text)}"
             )
-        if isinstance(node, _ORDERED) and pl.String in kinds:
-            _refuse_numbers(node, values, pl.String())
+        if isinstance(node, _ORDERED) and any(_number(value) is not None for value in values):
+            asked = (v for v in values if not isinstance(v.unnest(), (exp.Literal, exp.Neg)))
+            if pl.String in kinds or any(asked_type(v, frames) == pl.String for v in asked):
+                _refuse_numbers(node, values, pl.String())
         if pl.Float32 not in kinds or pl.Float64 in kinds:
             continue
         for value in values:
@@ -386,19 +388,26 @@ def _named(kind: pl.DataType) -> exp.DType:
     return exp.DType.DATE if kind == pl.Date else exp.DType.TIME
 
 
+def _number(value: exp.Expr) -> exp.Literal | None:
+    """Return the digits of a number, which may be negative; None for another expression."""
+    literal = value.unnest()
+    if isinstance(literal, exp.Neg):
+        literal = literal.this.unnest()
+    return literal if isinstance(literal, exp.Literal) and not literal.is_string else None
+
+
 def _refuse_numbers(node: exp.Expr, values: list[exp.Expr], kind: pl.DataType) -> None:
     """Raise for a number that is compared with a time, a difference of times, or a text."""
     for value in values:
-        literal = value.unnest()
-        if isinstance(literal, exp.Neg):
-            literal = literal.this.unnest()
-        if not isinstance(literal, exp.Literal) or literal.is_string:
+        literal = _number(value)
+        if literal is None:
             continue
+        number = value.unnest().sql(Fluss)
         if kind == pl.Duration:
             why = "a difference of times is an interval, not a number: compare it with INTERVAL"
-            why += f" '{literal.name} days'"
+            why += f" '{number} days'"
         elif kind == pl.String:
-            why = f"a text is compared with a number: write '{literal.name}', or CAST one of both"
+            why = f"a text is compared with a number: write '{number}', or CAST one of both"
         else:
             name = _named(kind).value
             why = f"a {name} is compared with a number: write {name} '...', or EXTRACT a part of it"

@@ -118,8 +118,7 @@ def offsets_from_time(
         if start < end
     ]
     known: set[TableBucket] = set()
-    # a batch comes whole, however little is asked for
-    for position, at in _committed_from(connection, info, firsts, timestamp_ms, 1):
+    for position, at in _committed_from(connection, info, firsts, timestamp_ms):
         if position.bucket not in known:
             known.add(position.bucket)
             found[position.bucket] = min(at, found[position.bucket])
@@ -128,25 +127,20 @@ def offsets_from_time(
         if first.bucket in known or first.offset >= end:
             continue
         rest = Position(first.bucket, None, first.offset, end, first.offset)
-        later = _committed_from(connection, info, [rest], timestamp_ms, _TIMES_BYTES)
-        with contextlib.closing(later):
+        with contextlib.closing(_committed_from(connection, info, [rest], timestamp_ms)) as later:
             for _, at in itertools.islice(later, 1):
                 found[first.bucket] = min(at, end)
     return found
 
 
 def _committed_from(
-    connection: ClientContext,
-    info: TableInfo,
-    positions: Sequence[Position],
-    timestamp_ms: int,
-    bucket_bytes: int,
+    connection: ClientContext, info: TableInfo, positions: Sequence[Position], timestamp_ms: int
 ) -> Generator[tuple[Position, int]]:
     """Yield, of each piece of the log that has one, the first offset committed from a moment on."""
     metrics = ScanMetrics(parent=connection.metrics)
     projection = projection_of(info, info.get_column_names()[:1])
     for position, chunk in ChunkRead(
-        connection, info, projection, positions, metrics, bucket_bytes=bucket_bytes
+        connection, info, projection, positions, metrics, bucket_bytes=_TIMES_BYTES
     ):
         headers = chunk.headers
         ends = headers.base_offset + headers.last_offset_delta

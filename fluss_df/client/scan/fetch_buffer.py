@@ -139,19 +139,19 @@ class FetchBuffer:
         """Wait until a batch of these positions is decoded, or ``timeout_ms`` have passed.
 
         When ``given_up`` becomes true, the wait ends within 0.2 s. Where a bucket failed, its error
-        is raised as soon as there are no rows of others; the next call asks for it again.
+        is raised behind the rows of others that are here, by the next call at the latest; the one
+        after it asks for the bucket again.
         """
+        # others may have rows for ever
+        _raise_failed(positions)
         if self._fill_unfinished:
             # an error or Ctrl-C ended the last call at some step: rows may be in no list
             self._go_back(positions)
         self._fill_unfinished = True
         self._fill(positions, timeout_ms, given_up)
         self._fill_unfinished = False
-        failed = None if self._decoded else _failed(positions)
-        if failed is not None:
-            error, failed.error = failed.error, None
-            assert error is not None
-            raise error
+        if not self._decoded:
+            _raise_failed(positions)
 
     def _fill(
         self,
@@ -308,6 +308,9 @@ class FetchBuffer:
                 if piece is not None:
                     self._decode(position, piece)
             except FlussError as error:
+                # rows that were taken and not decoded are asked for again
+                self._drop_remote(position)
+                position.offset = position.decoded_to
                 position.error = error
             finally:
                 if remote.done:
@@ -406,6 +409,15 @@ class FetchBuffer:
 def _failed(positions: Collection[Position]) -> Position | None:
     """Return a position that has an error, which the caller is to be told."""
     return next((position for position in positions if position.error is not None), None)
+
+
+def _raise_failed(positions: Collection[Position]) -> None:
+    """Raise the error of a position that has one, and forget it."""
+    failed = _failed(positions)
+    if failed is not None:
+        error, failed.error = failed.error, None
+        assert error is not None
+        raise error
 
 
 def _can_join(first: Position, other: Position) -> bool:

@@ -121,11 +121,6 @@ def disk_refused(
     return FlussError(text, otherwise)
 
 
-def is_full(error: BaseException | None) -> bool:
-    """Whether an error of the operating system, or of RocksDB, is that a disk is full."""
-    return isinstance(error, Exception) and _is_one_of(error, _FULL)
-
-
 def _is_one_of(error: Exception, numbers: set[int]) -> bool:
     if isinstance(error, OSError):
         return error.errno in numbers

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from fluss_df.engine.files.files import disk_refused, is_full, make_folder, sync_data
+from fluss_df.engine.files.files import disk_refused, make_folder, sync_data
 from fluss_df.engine.log.append_checks import Appended, check_batches
 from fluss_df.engine.log.batch_heads import stamped
 from fluss_df.engine.log.log_reads import Piece, Stretch
@@ -108,7 +108,9 @@ class Tablet:
                 # to it again.
                 point = loaded.found.point
                 here = point is not None and point.segment == self._active.base_offset
-                self._give_again(point.position if point is not None and here else 0)
+                self._active.write_again(point.position if point is not None and here else 0)
+                sync_data(self._active.fd)
+                self._active.drop_index()
             self._last_timestamp = max(s.last_timestamp for s in self._segments)
             self._synced = self._segments.end
             self.synced_offset = self._synced.offset
@@ -120,19 +122,6 @@ class Tablet:
                 self._segments.sync_names()
             if loaded.start > (loaded.found.noted_start or 0):
                 write_start(folder, owner, loaded.start)
-
-    def _give_again(self, position: int) -> None:
-        try:
-            self._active.write_again(position)
-        except FlussError as error:
-            if not is_full(error.__cause__):
-                raise
-            # some file systems want new room for what is written over: what is there can be read
-            self._poison = f"the end of its log could not be written again: {error.message}"
-            logger.warning("%s takes no writes: %s", self.name, self._poison)
-            return
-        sync_data(self._active.fd)
-        self._active.drop_index()
 
     @property
     def _active(self) -> Segment:

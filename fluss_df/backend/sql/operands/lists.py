@@ -71,6 +71,16 @@ def _aggregate_within(select: exp.Select, unnested: list[exp.Explode]) -> None:
             )
         inner.append(exp.alias_(item.unalias().copy(), name, quoted=True))
         outer.append(exp.column(name, quoted=True))
+    # what rows are ordered by is known within, too, but for the results
+    names = {item.alias_or_name for item in select.expressions}
+    order = select.args.get("order")
+    for at, ordered in enumerate(order.expressions if order else ()):
+        value = ordered.this
+        columns = value.find_all(exp.Column)
+        if value.find(exp.AggFunc) or any(c.table or c.name not in names for c in columns):
+            name = f"__fluss_order_{at}"
+            inner.append(exp.alias_(value.copy(), name, quoted=True))
+            value.replace(exp.column(name, quoted=True))
     within = exp.Select(expressions=inner)
     for part in _BELOW:
         found = select.args.get(part)

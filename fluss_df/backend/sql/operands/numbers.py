@@ -61,15 +61,15 @@ def _make_room_for_hours(node: exp.Binary, frames: Mapping[str, pl.LazyFrame]) -
 
 
 def _make_room_for_literal(node: exp.Binary, frames: Mapping[str, pl.LazyFrame]) -> None:
-    """Make an INT of a column of a narrower type that stands beside a whole number, an INT."""
+    """Make an INT of what is of a narrower type and stands beside a whole number, an INT."""
     for side, other in ((node.this, node.expression), (node.expression, node.this)):
-        literal, column = other.unnest(), side.unnest()
+        literal, value = other.unnest(), side.unnest()
         if isinstance(literal, exp.Neg):
             literal = literal.this.unnest()
-        if isinstance(column, exp.Neg):
-            column = column.this.unnest()
+        if isinstance(value, exp.Neg):
+            value = value.this.unnest()
         if not isinstance(literal, exp.Literal) or not literal.is_int:
             continue
-        if isinstance(column, exp.Column) and asked_type(column, frames) in _NARROW:
-            column.replace(exp.cast(column.copy(), exp.DType.INT))
+        if not isinstance(value, exp.Literal) and asked_type(value, frames) in _NARROW:
+            value.replace(exp.cast(exp.paren(value.copy()), exp.DType.INT))
             return
