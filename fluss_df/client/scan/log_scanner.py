@@ -444,8 +444,8 @@ class LogScanner(Ready, Closing):
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
         """Return a lazy reader of all rows up to the latest offset, in bounded memory.
 
-        The scanner goes on from there. Where the reader fails or is dropped before its end, the
-        scanner goes on from the first row that it did not return, unless that was read otherwise.
+        The scanner goes on from there. Where the reader fails, or is dropped before its end and
+        before the scanner has read on, it goes on from the first row that was not returned.
         """
         self._require(records=False)
         mine = {position.bucket: position for position in self._subscriptions.values()}

@@ -320,6 +320,29 @@ def test_a_bucket_that_failed_is_told_behind_rows_of_others_that_are_here(scan: 
     assert sorted(one.poll() + one.poll()) == sorted([*range(10), *range(10, 15)])
 
 
+def test_rows_of_a_remote_segment_that_ends_too_early_are_asked_for_again(scan: Make) -> None:
+    one = scan(0)
+    position = one.positions[0]
+
+    class TooShort:
+        """Takes rows, and finds that the file has no more; see ``RemoteRead.take``."""
+
+        done = True
+
+        def take(self, timeout_s: float) -> None:
+            position.offset = 7
+            raise FlussError("the segment ends at offset 7, not 10")
+
+        def close(self) -> None:
+            return
+
+    one.buffer._remote[position] = TooShort()  # type: ignore[assignment]
+    with pytest.raises(FlussError, match="ends at offset 7"):
+        one.poll()
+    assert position.offset == 0
+    assert one.poll() == list(range(10))
+
+
 def test_an_answer_that_was_not_taken_is_asked_for_again(scan: Make) -> None:
     one = scan(0, 1)
     one.leaders.failing = KeyboardInterrupt()
