@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import re
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -383,3 +384,17 @@ def test_numbers_beside_times_and_texts_are_refused(
 ) -> None:
     with pytest.raises(FlussError, match=told):
         con.raw_sql(f"SELECT count(*) FROM t WHERE {condition}")
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ('SELECT * FROM t WHERE s = "Rome"', "if it is a text, write 'Rome': double quotes are"),
+        ("SELEC * FROM t", "SELEC begins no statement; did you mean 'SELECT'"),
+        ("SELECT nme FROM t", r'unable to find column "nme".*column 8\)$'),
+    ],
+)
+def test_slips_are_told_with_what_is_meant(con: Backend, query: str, told: str) -> None:
+    with pytest.raises(FlussError) as found:
+        con.raw_sql(query)
+    assert re.search(told, found.value.message)

@@ -19,7 +19,7 @@ from fluss_df.backend.sql.operands.types import clauses_in_sight
 from fluss_df.backend.sql.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.names import exact, is_pattern, with_fields_named
-from fluss_df.metadata import BUCKET_COLUMN, VIEW_PROPERTY
+from fluss_df.metadata import BUCKET_COLUMN, VIEW_PROPERTY, nearest
 from fluss_df.polars_adapter.plans import sql_query
 from fluss_df.polars_adapter.scans import polars_reason
 from fluss_df.record.change_tables import split_virtual
@@ -53,6 +53,10 @@ def parse(query: str) -> exp.Expr:
     except sqlglot.errors.TokenError as error:
         raise FlussError(f"SQL cannot be read: {_open_quote(query) or error}") from None
     except sqlglot.errors.ParseError as error:
+        first = re.match(r"\s*(\w+)", query)
+        hint = nearest(first[1].upper(), _FIRST_WORDS) if first else ""
+        if first and hint and first[1].upper() not in _FIRST_WORDS:
+            raise FlussError(f"SQL cannot be read: {first[1]} begins no statement{hint}") from None
         raise FlussError(f"SQL cannot be read: {_unread(error)}") from None
     if len(statements) != 1:
         raise FlussError(f"expected one statement in SQL, found {len(statements)}")
@@ -77,6 +81,10 @@ def _unread(error: sqlglot.errors.ParseError) -> str:
     )
 
 
+_FIRST_WORDS = (
+    *("SELECT", "WITH", "VALUES", "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "DROP", "ALTER"),
+    *("SHOW", "DESCRIBE", "EXPLAIN", "TRUNCATE", "USE"),
+)
 _T = sqlglot.TokenType
 _NO_ITEM = (_T.COMMA, _T.R_PAREN, _T.FROM, _T.SEMICOLON, _T.WHERE)
 
@@ -212,7 +220,7 @@ class SqlScope:
         ) as error:
             reason = _given_name(polars_reason(error))
             place = _named(reason, tree) or f", in: {begins}"
-            raise FlussError(f"SQL cannot be run: {reason}{place}") from error
+            raise FlussError(f"SQL cannot be run: {reason}{place}{_meant(reason, tree)}") from error
         return _renamed(frame, _given_name)
 
     def _key_sides(self, tree: exp.Query) -> tuple[dict[int, list[KeySide]], int]:
@@ -354,6 +362,15 @@ def _renamed(frame: pl.LazyFrame, new_name: Callable[[str], str]) -> pl.LazyFram
         frame = frame.with_columns(fields)
     others = {name: other for name in schema if (other := new_name(name)) != name}
     return frame.rename(others) if others else frame
+
+
+def _meant(reason: str, tree: exp.Expr) -> str:
+    """Say how texts are written, where one in double quotes was taken for a column."""
+    missing = re.search(r'unable to find column "([^"]+)"', reason)
+    quoted = {node.name for node in tree.find_all(exp.Identifier) if node.args.get("quoted")}
+    if missing is None or missing[1] not in quoted:
+        return ""
+    return f"; if it is a text, write '{missing[1]}': double quotes are for names"
 
 
 def _named(reason: str, tree: exp.Expr) -> str:
