@@ -238,6 +238,14 @@ def load(
             show_default="nothing between commas",
         ),
     ] = None,
+    separator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHARACTER",
+            help="Between columns of CSV, as ';' or '\\t'.",
+            show_default="a comma, or a tab in .tsv",
+        ),
+    ] = None,
     connection: Connection = None,
 ) -> None:
     """Write files into a table: all rows or, where one is wrong, none.
@@ -258,6 +266,7 @@ def load(
             tuple(null_values or ()),
             create,
             create_partitions,
+            _separator(separator),
         )
         began = time.monotonic()
         with progress(f"{path}") as report:
@@ -268,6 +277,14 @@ def load(
         said = "; ".join([f"{done.rows:,} rows", *about])
         typer.echo(f"{path}: {said}; {time.monotonic() - began:.2f} s")
         wanted.forget()
+
+
+def _separator(given: str | None) -> str | None:
+    """Return the character that an option names."""
+    found = "\t" if given == "\\t" else given
+    if found is not None and (len(found) != 1 or not found.isascii() or found in '"\r\n'):
+        raise FlussError(f"--separator {given!r}: expected one character, as ';', or '\\t'")
+    return found
 
 
 def dump(

@@ -37,6 +37,8 @@ _SCANS: dict[str, Callable[..., pl.LazyFrame]] = {
     ".feather": _scan_ipc,
 }
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+# what stands between columns of CSV where it is another character
+_SEPARATORS = ";\t|,"
 #: Files of JSON lines.
 LINES = (".ndjson", ".jsonl")
 TEXTS = (*_DELIMITERS, *LINES)
@@ -81,15 +83,23 @@ class Source:
         Where it is.
     null_values
         Texts of CSV that mean null, besides the empty one without quotes.
+    separator
+        The character between columns of CSV; None for that of the file's ending.
     """
 
     path: Path
     null_values: tuple[str, ...] = ()
+    separator: str | None = None
     kind: str = field(init=False)
     _checked: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         self.kind = ending(self.path, ENDINGS).removesuffix(".gz")
+
+    @property
+    def delimiter(self) -> str:
+        """The character between columns of CSV."""
+        return self.separator or _DELIMITERS[self.kind]
 
     def error(self, line: int | None, column: str | None, text: str) -> FlussError:
         """Return an error that names the file and the place in it."""
@@ -237,6 +247,7 @@ class Source:
                 with self.open() as file:
                     reader = self._reader(file, columns, block)
                     if given < 0:
+                        self._check_names(reader.schema.names)
                         yield pa.RecordBatch.from_pylist([], reader.schema)
                         given = 0
                     skip = given
@@ -256,11 +267,23 @@ class Source:
                     ) from None
                 block *= 8
 
+    def _check_names(self, names: list[str]) -> None:
+        """Raise for what looks like several columns with another character between them."""
+        other = next((c for c in _SEPARATORS if c in names[0]), None) if len(names) == 1 else None
+        if other is not None and self.separator is None:
+            shown = "a tab" if other == "\t" else f"'{other}'"
+            raise self.error(
+                1,
+                None,
+                f"its only column is {names[0]!r}: name the character between columns with"
+                f" --separator, which may be {shown}, or '{self.delimiter}' if that is one column",
+            )
+
     def _reader(
         self, file: IO[bytes], columns: dict[str, pa.DataType], block: int
     ) -> pc.CSVStreamingReader:
         parsed = pc.ParseOptions(
-            delimiter=_DELIMITERS[self.kind],
+            delimiter=self.delimiter,
             newlines_in_values=True,
             # in a file of one column it is a null
             ignore_empty_lines=len(columns) != 1,
@@ -366,7 +389,7 @@ def _records(source: Source) -> Iterator[int]:
     with source.open() as file, _values_of_any_length():
         # lines end where those of CSV do, and not at all that Unicode has for an end
         lines = io.TextIOWrapper(file, "utf-8", newline="")
-        reader = csv.reader(lines, delimiter=_DELIMITERS[source.kind], strict=True)
+        reader = csv.reader(lines, delimiter=source.delimiter, strict=True)
         width: int | None = None
         begins = 1
         try:

@@ -88,6 +88,8 @@ class Load:
         Types that a user gave to columns.
     null_values
         Texts of CSV that mean null.
+    separator
+        The character between columns of CSV; None for that of the file's ending.
     create, create_partitions
         What to create where it does not exist. A table that is created gets its partitions, too.
     """
@@ -101,6 +103,7 @@ class Load:
     null_values: tuple[str, ...] = ()
     create: bool = False
     create_partitions: bool = False
+    separator: str | None = None
 
     def run(self, progress: Callable[[int, int], object]) -> Loaded:
         """Load the files.
@@ -205,7 +208,7 @@ class Load:
 
     def _checked(self) -> tuple[pl.LazyFrame, Target, int]:
         """Read all files to their ends; return their rows, the table, and how many they are."""
-        sources = [Source(file, self.null_values) for file in self.files]
+        sources = [Source(file, self.null_values, self.separator) for file in self.files]
         given = {c.name: c for c in self.schema}
         kinds = dict(polars_schema(arrow_schema(list(self.schema)))) if given else {}
         table = self._columns()

@@ -66,6 +66,24 @@ def test_types_are_found_out(at: Run, tmp_path: Path, table: str, ending: str) -
     assert (row["post_code"], row["long"]) == ("00123", "123456789012345678901234567890")
 
 
+def test_columns_with_another_character_between_them(at: Run, tmp_path: Path, table: str) -> None:
+    path = put(tmp_path, "a.csv", "id;city\n1;Rome\n")
+    load = ["load", path, "--into", table, "--create"]
+    found = at(*load)
+    assert found.exit_code == 1
+    assert "its only column is 'id;city'" in found.output
+    assert "--separator, which may be ';', or ',' if that is one column" in found.output
+    assert "expected one character" in at(*load, "--separator", ";;").output
+    ok(at(*load, "--separator", ";"))
+    assert kinds(at, table) == {"id": "bigint", "city": "string"}
+    tabs = put(tmp_path, "b.csv", "id\tcity\n2\tOslo\n")
+    ok(at("load", tabs, "--into", table, "--separator", "\\t"))
+    assert len(ok(at("head", table, "--json")).splitlines()) == 2
+    # a column may be called so
+    ok(at("load", path, "--into", f"{table}_one", "--create", "--separator", ","))
+    assert list(kinds(at, f"{table}_one")) == ["id;city"]
+
+
 def test_types_and_nulls_that_are_given(at: Run, tmp_path: Path, table: str) -> None:
     path = put(tmp_path, "a.csv", 'id,code,price,day\n1,7,1.50,2024-01-01\n2,N/A,-,"-"\n')
     options = ["--into", table, "--create", "--primary-key", "id"]
