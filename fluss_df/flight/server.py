@@ -82,6 +82,7 @@ class FlightSqlServer(Closing):
         self.host = host
         self._tls = credentials is not None
         self._closed = threading.Event()
+        self._process = os.getpid()
         self._sessions = Sessions(access, self._limits)
         self._calls = Calls()
         self._statements = Statements(self._limits)
@@ -132,6 +133,10 @@ class FlightSqlServer(Closing):
         if self._closed.is_set():
             return
         self._closed.set()
+        if os.getpid() != self._process:
+            # In a forked child: the parent serves on. Its threads are not here, and to stop the
+            # server would wait for them.
+            return
         stopped = self._server.stop(grace=None)
         self._sessions.close()
         stopped.wait(_END_S)

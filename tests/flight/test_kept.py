@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import grpc
@@ -198,3 +200,33 @@ def test_who_wrote_a_part_is_not_told_to_send_all_again() -> None:
     refused = partly(FlussError("no", ErrorCode.AUTHORIZATION_EXCEPTION), 1)
     assert refused.status == grpc.StatusCode.PERMISSION_DENIED
     assert len(str(partly(FlussError("x" * 5000), 7))) < 2000
+
+
+_FORKING = """
+import multiprocessing, os, sys
+from fluss_df.embedded import EmbeddedFluss
+from fluss_df.flight import FlightSqlServer, FolderAccess
+import adbc_driver_flightsql.dbapi as adbc
+with EmbeddedFluss(None) as engine, FlightSqlServer(FolderAccess(engine)) as server:
+    for closes in (False, True):
+        pid = os.fork()
+        if pid == 0:
+            if closes:
+                server.close()
+            sys.exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+    child = multiprocessing.get_context("fork").Process(target=int)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    with adbc.connect(server.url, autocommit=True) as client, client.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        print(cursor.fetchall())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not fork")
+def test_a_forked_child_ends_and_leaves_the_server_to_its_parent() -> None:
+    command = [sys.executable, "-c", _FORKING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert (done.returncode, done.stdout) == (0, "[(1,)]\n"), done.stderr
