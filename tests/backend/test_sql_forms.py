@@ -390,7 +390,10 @@ def test_numbers_beside_times_and_texts_are_refused(
     ("query", "told"),
     [
         ('SELECT * FROM t WHERE s = "Rome"', "if it is a text, write 'Rome': double quotes are"),
-        ("SELEC * FROM t", "SELEC begins no statement; did you mean 'SELECT'"),
+        (
+            " \n SELEC * FROM t",
+            r"SELEC begins no statement \(line 2, column 2\); did you mean 'SELECT'",
+        ),
         ("SELECT nme FROM t", r'unable to find column "nme".*column 8\)$'),
     ],
 )

@@ -53,17 +53,24 @@ def parse(query: str) -> exp.Expr:
     except sqlglot.errors.TokenError as error:
         raise FlussError(f"SQL cannot be read: {_open_quote(query) or error}") from None
     except sqlglot.errors.ParseError as error:
-        first = re.match(r"\s*(\w+)", query)
-        hint = nearest(first[1].upper(), _FIRST_WORDS) if first else ""
-        if first and hint and first[1].upper() not in _FIRST_WORDS:
-            raise FlussError(f"SQL cannot be read: {first[1]} begins no statement{hint}") from None
-        raise FlussError(f"SQL cannot be read: {_unread(error)}") from None
+        raise FlussError(f"SQL cannot be read: {_misspelt(query) or _unread(error)}") from None
     if len(statements) != 1:
         raise FlussError(f"expected one statement in SQL, found {len(statements)}")
     for part in statements[0].find_all(exp.Group):
         if not any(part.args.values()):
             raise FlussError("SQL cannot be read: expected columns behind GROUP BY")
     return statements[0]
+
+
+def _misspelt(query: str) -> str:
+    """Return what is wrong where the first word is nearly one that begins a statement."""
+    first = re.match(r"\s*(\w+)", query)
+    if first is None or first[1].upper() in _FIRST_WORDS:
+        return ""
+    hint = nearest(first[1].upper(), _FIRST_WORDS)
+    before = query[: first.start(1)]
+    line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+    return hint and f"{first[1]} begins no statement (line {line}, column {column}){hint}"
 
 
 def _unread(error: sqlglot.errors.ParseError) -> str:
