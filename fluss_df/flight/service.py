@@ -354,7 +354,7 @@ class _Peer:
 
 def _basic(credentials: str) -> tuple[str, str]:
     # drivers leave out the padding at the end, as Go's base64.RawStdEncoding
-    padded = credentials.rstrip("=") + "=" * (-len(credentials.rstrip("=")) % 4)
+    padded = credentials + "=" * (-len(credentials) % 4)
     try:
         user, colon, password = base64.b64decode(padded, validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):

@@ -12,6 +12,11 @@ _PREFIX = "unix-"
 _PORT = 1
 
 
+def shown_host(host: str, otherwise: str) -> str:
+    """Return how users are told of a host: a Unix socket has a name of hexadecimal digits."""
+    return "a socket of this machine" if local_path(host) is not None else otherwise
+
+
 def local_host(path: str) -> tuple[str, int]:
     """Return the host and port that stand for a Unix socket."""
     return _PREFIX + path.encode(errors="surrogateescape").hex(), _PORT

@@ -268,7 +268,7 @@ class SlowStore:
         self.running = self.most_running = self.reads = self.opened = 0
 
     def pause(self) -> None:
-        """Be slow; ten times as slow until so many have read at once as are to."""
+        """Wait for ``latency_s``; ten times as long until ``wanted`` reads have run at once."""
         if self.running >= self.wanted:
             self.met.set()
         self.met.wait(self.latency_s * 10)

@@ -442,22 +442,27 @@ def test_queries_that_have_ended_are_forgotten(engine: FlussConnection, tmp_path
         forget("")
 
 
+def staged_at_once(sink: Sink) -> tuple[AllOrNothingWriter, list[Any]]:
+    """Return an all-or-nothing write of 40 rows, and what its tasks have staged."""
+    given = {
+        "path": str(sink.table),
+        "bootstrap.servers": sink.connection.config.bootstrap_servers,
+        "all.or.nothing": "true",
+        "ledger.database": sink.ledger,
+    }
+    writer = AllOrNothingWriter(WriteOptions.parse(given), spark_schema(SCHEMA), False)
+    return writer, [
+        writer.write(iter(task.to_arrow().cast(SCHEMA).to_batches())) for task in sink.tasks(0, 40)
+    ]
+
+
 @pytest.mark.parametrize("failures", [1, 2])
 def test_all_or_nothing_whose_publishing_fails(
     engine: FlussConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     """Once, it goes on where it was; twice, the error tells that a part is there."""
     sink = Sink(engine, tmp_path / "checkpoint", False)
-    given = {
-        "path": str(sink.table),
-        "bootstrap.servers": engine.config.bootstrap_servers,
-        "all.or.nothing": "true",
-        "ledger.database": sink.ledger,
-    }
-    writer = AllOrNothingWriter(WriteOptions.parse(given), spark_schema(SCHEMA), False)
-    messages: list[Any] = [
-        writer.write(iter(task.to_arrow().cast(SCHEMA).to_batches())) for task in sink.tasks(0, 40)
-    ]
+    writer, messages = staged_at_once(sink)
     send = Publisher._send_one
     sent = failed = 0
 
@@ -487,16 +492,7 @@ def test_all_or_nothing_that_is_refused_is_told_as_it_is(
     engine: FlussConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = Sink(engine, tmp_path / "checkpoint", False)
-    given = {
-        "path": str(sink.table),
-        "bootstrap.servers": engine.config.bootstrap_servers,
-        "all.or.nothing": "true",
-        "ledger.database": sink.ledger,
-    }
-    writer = AllOrNothingWriter(WriteOptions.parse(given), spark_schema(SCHEMA), False)
-    messages: list[Any] = [
-        writer.write(iter(task.to_arrow().cast(SCHEMA).to_batches())) for task in sink.tasks(0, 40)
-    ]
+    writer, messages = staged_at_once(sink)
     asked = []
 
     async def refused(self: Publisher, *args: Any) -> None:

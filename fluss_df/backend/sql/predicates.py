@@ -46,7 +46,7 @@ from fluss_df.backend.sql.dialect import Fluss, spot
 from fluss_df.backend.sql.operands.lists import drop_empty_lists
 from fluss_df.backend.sql.operands.numbers import make_room
 from fluss_df.backend.sql.operands.times import align_times
-from fluss_df.backend.sql.operands.types import asked_type, type_of
+from fluss_df.backend.sql.operands.types import asked_type, number_in, type_of
 from fluss_df.errors import FlussError
 
 _LIKES = (exp.Like, exp.ILike)
@@ -288,17 +288,15 @@ def _type_numbers(node: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
                 " with a text: leave the quotes out, or CAST one of both"
                 f"{spot(text)}"
             )
-        if isinstance(node, _ORDERED) and any(_number(value) is not None for value in values):
+        if isinstance(node, _ORDERED) and any(number_in(value) is not None for value in values):
             asked = (v for v in values if not isinstance(v.unnest(), (exp.Literal, exp.Neg)))
             if pl.String in kinds or any(asked_type(v, frames) == pl.String for v in asked):
                 _refuse_numbers(node, values, pl.String())
         if pl.Float32 not in kinds or pl.Float64 in kinds:
             continue
         for value in values:
-            literal = value.unnest()
-            if isinstance(literal, exp.Neg):
-                literal = literal.this.unnest()
-            if isinstance(literal, exp.Literal) and not literal.is_string:
+            literal = number_in(value)
+            if literal is not None:
                 with np.errstate(over="ignore"):
                     single = float(np.float32(literal.name))
                 if literal.is_int and single != int(literal.name):
@@ -388,18 +386,10 @@ def _named(kind: pl.DataType) -> exp.DType:
     return exp.DType.DATE if kind == pl.Date else exp.DType.TIME
 
 
-def _number(value: exp.Expr) -> exp.Literal | None:
-    """Return the digits of a number, which may be negative; None for another expression."""
-    literal = value.unnest()
-    if isinstance(literal, exp.Neg):
-        literal = literal.this.unnest()
-    return literal if isinstance(literal, exp.Literal) and not literal.is_string else None
-
-
 def _refuse_numbers(node: exp.Expr, values: list[exp.Expr], kind: pl.DataType) -> None:
     """Raise for a number that is compared with a time, a difference of times, or a text."""
     for value in values:
-        literal = _number(value)
+        literal = number_in(value)
         if literal is None:
             continue
         number = value.unnest().sql(Fluss)

@@ -15,7 +15,7 @@ from fluss_df.cli.base.console import err, errors_as_messages, show_frame
 from fluss_df.cli.base.options import AsJson, Connection
 from fluss_df.cli.base.progress import reading
 from fluss_df.errors import FlussError
-from fluss_df.protocol.address import local_path
+from fluss_df.protocol.address import shown_host
 
 if TYPE_CHECKING:
     from fluss_df.backend import Backend
@@ -96,8 +96,7 @@ def _prompt(backend: Backend, as_json: bool) -> None:
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # has input() edit lines, and remember them
     place = backend.connection.config.bootstrap_servers
-    if local_path(place.rpartition(":")[0]) is not None:
-        place = "a socket of this machine"
+    place = shown_host(place.rpartition(":")[0], place)
     err.print(f"[dim]{escape(place)}; statements end with ;, this with quit[/]")
     text = ""
     while True:

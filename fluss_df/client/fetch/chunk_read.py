@@ -145,7 +145,7 @@ class ChunkRead:
 
     @property
     def _full(self) -> bool:
-        """Whether so much is held that the front alone is asked for."""
+        """Whether more bytes are held than the limit: then only the bucket in turn is asked for."""
         return self._held > self._held_limit
 
     def _wanted(self) -> list[Position]:

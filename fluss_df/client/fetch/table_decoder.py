@@ -205,22 +205,24 @@ class TableDecoder:
         self, positions: Sequence[Position], server_filter: ServerFilter | None = None
     ) -> Iterator[pa.Table]:
         """Fetch positions one after the other and decode them, on the thread that iterates."""
-        chunks = ChunkRead(
-            self._connection,
-            self._info,
-            self.projection,
-            positions,
-            self._metrics,
-            server_filter=server_filter,
-        )
-        for position, chunk in chunks:
+        for position, chunk in self._fetched(positions, server_filter):
             yield from self.tables(position, chunk)
 
     def read_located(
         self, positions: Sequence[Position], server_filter: ServerFilter | None = None
     ) -> Iterator[tuple[Position, Callable[[int], int], pa.Table]]:
         """As :meth:`read`; each table with its position, and what tells the offset of a row."""
-        chunks = ChunkRead(
+        for position, chunk in self._fetched(positions, server_filter):
+            for first, last, piece in self._cut(position, chunk):
+                table = piece()
+                if table.num_rows:
+                    places = functools.partial(_offset_of, position, chunk, first, last)
+                    yield position, places, table
+
+    def _fetched(
+        self, positions: Sequence[Position], server_filter: ServerFilter | None
+    ) -> ChunkRead:
+        return ChunkRead(
             self._connection,
             self._info,
             self.projection,
@@ -228,21 +230,19 @@ class TableDecoder:
             self._metrics,
             server_filter=server_filter,
         )
-        for position, chunk in chunks:
-            bounds = itertools.pairwise(self._cuts(chunk))
-            pieces = self.pieces(position, chunk)
-            for (first, last), piece in zip(bounds, pieces, strict=True):
-                table = piece()
-                if table.num_rows:
-                    places = functools.partial(_offset_of, position, chunk, first, last)
-                    yield position, places, table
 
     def pieces(self, position: Position, chunk: Chunk) -> list[Callable[[], pa.Table]]:
         """Verify a chunk, and return what decodes its parts: each once, on any thread."""
+        return [piece for _, _, piece in self._cut(position, chunk)]
+
+    def _cut(
+        self, position: Position, chunk: Chunk
+    ) -> list[tuple[int, int, Callable[[], pa.Table]]]:
+        """Verify a chunk; return between which log batches it is cut, and what decodes each."""
         self._verify(chunk)
         decoder = self._decoder(chunk.projected, chunk.headers)
         return [
-            functools.partial(self._piece, decoder, position, chunk, first, last)
+            (first, last, functools.partial(self._piece, decoder, position, chunk, first, last))
             for first, last in itertools.pairwise(self._cuts(chunk))
         ]
 

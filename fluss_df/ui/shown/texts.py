@@ -16,6 +16,7 @@ from fluss_df.client.admin.results import HIDDEN, ConfigEntry, ConfigSource
 from fluss_df.io.base.names import exact
 from fluss_df.io.base.texts import MOST_SECONDS
 from fluss_df.metadata import ServerNode
+from fluss_df.protocol.address import shown_host
 from fluss_df.texts.secret_texts import shown_option
 
 #: How many characters of a value are shown.
@@ -77,7 +78,7 @@ def things(number: int, name: str) -> str:
 
 def address(node: ServerNode) -> str:
     """Return where a server is; an engine on this machine has a socket of its own."""
-    return "a socket of this machine" if node.host.startswith("unix-") else visible(node.address)
+    return shown_host(node.host, visible(node.address))
 
 
 def size(number: float | None) -> str:

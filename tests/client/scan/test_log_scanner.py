@@ -108,7 +108,7 @@ def test_rows_that_were_polled_since_do_not_come_again(table: fluss.FlussTable) 
         assert scanner.poll_arrow(5_000)["x"].to_pylist() == [10]
         del reader
         assert scanner.to_arrow().num_rows == 0
-        # and those of a bucket that was subscribed to anew begin where that says
+        # a bucket that is subscribed to again is read from the offset that was named then
         reader = scanner.to_arrow_batch_reader()
         scanner.subscribe(0, 8)
         del reader

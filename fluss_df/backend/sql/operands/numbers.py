@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import polars as pl
 from sqlglot import exp
 
-from fluss_df.backend.sql.operands.types import asked_type
+from fluss_df.backend.sql.operands.types import asked_type, number_in
 
 _SMALL = (pl.Int8(), pl.Int16(), pl.Int32(), pl.UInt8(), pl.UInt16(), pl.UInt32())
 _NARROW = (pl.Int8(), pl.Int16())
@@ -63,12 +63,10 @@ def _make_room_for_hours(node: exp.Binary, frames: Mapping[str, pl.LazyFrame]) -
 def _make_room_for_literal(node: exp.Binary, frames: Mapping[str, pl.LazyFrame]) -> None:
     """Make an INT of what is of a narrower type and stands beside a whole number, an INT."""
     for side, other in ((node.this, node.expression), (node.expression, node.this)):
-        literal, value = other.unnest(), side.unnest()
-        if isinstance(literal, exp.Neg):
-            literal = literal.this.unnest()
+        literal, value = number_in(other), side.unnest()
         if isinstance(value, exp.Neg):
             value = value.this.unnest()
-        if not isinstance(literal, exp.Literal) or not literal.is_int:
+        if literal is None or not literal.is_int:
             continue
         if not isinstance(value, exp.Literal) and asked_type(value, frames) in _NARROW:
             value.replace(exp.cast(exp.paren(value.copy()), exp.DType.INT))

@@ -38,6 +38,14 @@ def asked_type(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataTy
     return schema.get("asked")
 
 
+def number_in(value: exp.Expr) -> exp.Literal | None:
+    """Return the digits of a number, which may be negative; None for another expression."""
+    literal = value.unnest()
+    if isinstance(literal, exp.Neg):
+        literal = literal.this.unnest()
+    return literal if isinstance(literal, exp.Literal) and not literal.is_string else None
+
+
 def columns_of(table: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> list[str] | None:
     """Return the columns of a table or subquery in FROM or JOIN; None where Polars cannot say."""
     frame = frames.get(table.name) if isinstance(table, exp.Table) else None
