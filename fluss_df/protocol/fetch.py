@@ -22,6 +22,7 @@ from fluss_df.protocol.wire import (
     signed,
     varint_field,
 )
+from fluss_df.record.layout.headers import LogHeaders
 from fluss_df.record.log.checked import CheckedColumns
 
 
@@ -50,6 +51,8 @@ class FetchedBucket:
     projected_bytes
         The bytes of what was asked for, where only some columns were and ``records`` still has all
         of them: a reader in this process picks them where they lie. None as usual.
+    headers
+        Those of ``records``, where a server in this process read them. None as usual.
     """
 
     table_id: int
@@ -63,6 +66,7 @@ class FetchedBucket:
     filtered_end_offset: int | None = None
     checked: CheckedColumns | None = None
     projected_bytes: int | None = None
+    headers: LogHeaders | None = None
 
 
 @dataclass(slots=True)
@@ -77,7 +81,7 @@ class ReplyBucket:
         The answer but for its records.
     records
         Log batches, in pieces; None in an error.
-    checked, projected_bytes
+    checked, projected_bytes, headers
         As of :class:`FetchedBucket`.
     """
 
@@ -86,6 +90,7 @@ class ReplyBucket:
     records: Sequence[Buffer] | None = None
     checked: CheckedColumns | None = None
     projected_bytes: int | None = None
+    headers: LogHeaders | None = None
 
 
 class FetchReply(list[Buffer]):
@@ -136,6 +141,7 @@ class FetchReply(list[Buffer]):
                 filtered_end_offset=filtered_end,
                 checked=bucket.checked,
                 projected_bytes=bucket.projected_bytes,
+                headers=bucket.headers,
             )
             received.append(fetched)
         return received

@@ -13,11 +13,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fluss_df.client.fetch.fetcher import LogFetcher
 from fluss_df.client.fetch.position import Chunk, Position, RemoteChunk
 from fluss_df.client.fetch.remote_segments import RemoteRead
+from fluss_df.client.fetch.small_chunks import Room
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.endpoint import Endpoint
@@ -58,6 +59,8 @@ class ChunkRead:
         By what servers may leave out log batches.
     bucket_bytes
         The most bytes of a bucket in an answer; see :class:`LogFetcher`.
+    apart
+        Whether :meth:`steps` gives each chunk alone.
     """
 
     def __init__(
@@ -70,10 +73,12 @@ class ChunkRead:
         *,
         server_filter: ServerFilter | None = None,
         bucket_bytes: int | None = None,
+        apart: bool = False,
     ) -> None:
         self._connection = connection
         self._metrics = metrics
         self._todo = deque(positions)
+        self._apart = apart
         self._fetcher = LogFetcher(
             connection.cluster,
             info,
@@ -95,10 +100,10 @@ class ChunkRead:
 
     def __iter__(self) -> Iterator[tuple[Position, Chunk]]:
         with contextlib.closing(self.steps()) as steps:
-            yield from filter(None, steps)
+            yield from itertools.chain.from_iterable(steps)
 
-    def steps(self) -> Generator[tuple[Position, Chunk] | None]:
-        """Iterate, with None where the caller may do something else: the read goes on later."""
+    def steps(self) -> Generator[list[tuple[Position, Chunk]]]:
+        """Iterate: a chunk, with small ones that follow and are here; none during a pause."""
         try:
             while self._todo:
                 if self._aborted:
@@ -109,10 +114,9 @@ class ChunkRead:
                 if front.ready:
                     chunk = front.ready.popleft()
                     if isinstance(chunk, Chunk):
-                        wanted = chunk.wanted_bytes
-                        self._held -= len(chunk.records) if wanted is None else wanted
+                        found = self._with_small(front, chunk)
                         self._send()
-                        yield front, chunk
+                        yield found
                     else:
                         yield from self._read_remote(front, chunk)
                 elif front.error is not None:
@@ -125,16 +129,46 @@ class ChunkRead:
                         self._receive()
                     else:
                         self._pause()
-                        yield None
+                        yield []
         finally:
             self._drop_lane()
 
-    def _read_remote(self, front: Position, chunk: RemoteChunk) -> Iterator[tuple[Position, Chunk]]:
+    def _with_small(self, front: Position, chunk: Chunk) -> list[tuple[Position, Chunk]]:
+        """Return a chunk that was taken from the front, and take the small ones behind a small one.
+
+        No more than is here: a request is never waited for.
+        """
+        found = [(front, chunk)]
+        room = Room()
+        going_on = not self._apart and room.takes(front, chunk)
+        while going_on:
+            front = self._todo[0]
+            if front.ready:
+                after = front.ready[0]
+                going_on = (
+                    isinstance(after, Chunk)
+                    and after.projected == chunk.projected
+                    and room.takes(front, after)
+                )
+                if going_on:
+                    found.append((front, cast("Chunk", front.ready.popleft())))
+            else:
+                going_on = front.done and front.error is None and len(self._todo) > 1
+                if going_on:
+                    self._todo.popleft()
+        for _, taken in found:
+            wanted = taken.wanted_bytes
+            self._held -= len(taken.records) if wanted is None else wanted
+        return found
+
+    def _read_remote(
+        self, front: Position, chunk: RemoteChunk
+    ) -> Iterator[list[tuple[Position, Chunk]]]:
         with RemoteRead(self._connection, front, chunk, self._metrics) as remote:
             while not remote.done and not self._aborted and os.getpid() == self._process:
                 piece = remote.take(_WAIT_S)
                 if piece is not None:
-                    yield front, piece
+                    yield [(front, piece)]
 
     def abort(self) -> None:
         """End the read, from another thread: its iteration raises."""

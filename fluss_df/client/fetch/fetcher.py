@@ -217,9 +217,11 @@ class LogFetcher:
         if fetched.records is not None:
             # Of a request for several buckets, only the bucket that the server reads first gets a
             # whole batch for sure: another may get a part of a batch, up to the limit of bytes.
-            headers = scan_headers(
-                fetched.records, magic1_has_statistics=statistics, require_progress=alone
-            )
+            headers = fetched.headers
+            if headers is None:
+                headers = scan_headers(
+                    fetched.records, magic1_has_statistics=statistics, require_progress=alone
+                )
             end = headers.end_offset
             position.starved = end is None
             if end is None:

@@ -84,6 +84,9 @@ class ParallelRead(Generic[T]):
         The filter by which servers may leave out log batches.
     views
         Whether ``convert`` gets strings and binary data of Arrow batches as views.
+    apart
+        Whether each table that ``convert`` gets has rows of one bucket only. Otherwise small
+        buckets are decoded together, which is three times as quick.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class ParallelRead(Generic[T]):
         ahead_bytes: int | None,
         server_filter: ServerFilter | None = None,
         views: bool = False,
+        apart: bool = False,
     ) -> None:
         self._decoder = TableDecoder(
             connection,
@@ -132,6 +136,7 @@ class ParallelRead(Generic[T]):
                     group,
                     metrics,
                     server_filter=server_filter,
+                    apart=apart,
                 )
             )
             for group in _grouped(positions)
@@ -324,9 +329,7 @@ class ParallelRead(Generic[T]):
         pieces: list[_Piece] = []
         ended, error = False, cast("BaseException | None", None)
         try:
-            step = next(group.steps)
-            if step is not None:
-                pieces = [_Piece(decode) for decode in self._decoder.pieces(*step)]
+            pieces = [_Piece(decode) for decode in self._decoder.pieces(next(group.steps))]
         except StopIteration:
             ended = True
         except BaseException as caught:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from fluss_df.client.fetch.chunk_read import ChunkRead
 from fluss_df.client.fetch.position import Chunk, Position
+from fluss_df.client.fetch.small_chunks import joined
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.table_questions import TableQuestions
-from fluss_df.errors import ProtocolError
+from fluss_df.errors import FlussError, ProtocolError
 from fluss_df.metadata import (
     BUCKET_COLUMN,
     CHANGE_TYPE_COLUMN,
@@ -76,23 +77,41 @@ def projection_of(info: TableInfo, columns: Sequence[str]) -> list[int] | None:
 _Int64s: TypeAlias = npt.NDArray[np.int64]
 
 
-def _rows_of(
-    position: Position, chunk: Chunk, first: int, last: int
-) -> tuple[_Int64s, _Int64s, _Int64s]:
-    """Return the base offset, the first wanted row and the wanted rows of some log batches."""
-    part = slice(first, last)
-    base, count = chunk.headers.base_offset[part], chunk.headers.record_count[part]
-    low = np.clip(chunk.start - base, 0, count)
-    high = count if position.stop is None else np.clip(position.stop - base, 0, count)
-    return base, low, np.maximum(high - low, 0)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Log batches that are decoded at once: ``first`` to ``last`` (exclusive) of a chunk.
 
+    Rows from the offset ``stop`` on are not wanted. ``rows`` says how many rows are of each bucket,
+    where small chunks of several were joined.
+    """
 
-def _offset_of(position: Position, chunk: Chunk, first: int, last: int, row: int) -> int:
-    """Return the offset of a row of what some log batches are decoded to."""
-    base, low, lengths = _rows_of(position, chunk, first, last)
-    ends = np.cumsum(lengths)
-    batch = int(np.searchsorted(ends, row, "right"))
-    return int(base[batch] + low[batch] + row - ends[batch] + lengths[batch])
+    chunk: Chunk
+    stop: int | None
+    first: int
+    last: int
+    positions: Sequence[Position]
+    rows: Sequence[int] = ()
+
+    def wanted(self) -> tuple[_Int64s, _Int64s, _Int64s]:
+        """Return the base offset, the first wanted row and the wanted rows of each batch."""
+        part = slice(self.first, self.last)
+        base, count = self.chunk.headers.base_offset[part], self.chunk.headers.record_count[part]
+        low = np.clip(self.chunk.start - base, 0, count)
+        high = count if self.stop is None else np.clip(self.stop - base, 0, count)
+        return base, low, np.maximum(high - low, 0)
+
+    def offset_of(self, row: int) -> int:
+        """Return the offset of a row of what is decoded."""
+        base, low, lengths = self.wanted()
+        ends = np.cumsum(lengths)
+        batch = int(np.searchsorted(ends, row, "right"))
+        return int(base[batch] + low[batch] + row - ends[batch] + lengths[batch])
+
+    def by_bucket(self, values: Sequence[object], kind: pa.DataType, rows: int) -> pa.Array:
+        """Return a column of ``rows`` rows that has one value for each bucket."""
+        if len(values) == 1:
+            return pa.repeat(pa.scalar(values[0], kind), rows)
+        return pa.array(values, kind).take(pa.array(np.repeat(np.arange(len(values)), self.rows)))
 
 
 class TableDecoder:
@@ -196,8 +215,8 @@ class TableDecoder:
 
     def tables(self, position: Position, chunk: Chunk) -> Iterator[pa.Table]:
         """Decode a chunk, a few MB at a time."""
-        for piece in self.pieces(position, chunk):
-            table = piece()
+        for part in self._cut(position, chunk):
+            table = self._decode(part)
             if table.num_rows:
                 yield table
 
@@ -213,11 +232,10 @@ class TableDecoder:
     ) -> Iterator[tuple[Position, Callable[[int], int], pa.Table]]:
         """As :meth:`read`; each table with its position, and what tells the offset of a row."""
         for position, chunk in self._fetched(positions, server_filter):
-            for first, last, piece in self._cut(position, chunk):
-                table = piece()
+            for part in self._cut(position, chunk):
+                table = self._decode(part)
                 if table.num_rows:
-                    places = functools.partial(_offset_of, position, chunk, first, last)
-                    yield position, places, table
+                    yield position, part.offset_of, table
 
     def _fetched(
         self, positions: Sequence[Position], server_filter: ServerFilter | None
@@ -231,18 +249,36 @@ class TableDecoder:
             server_filter=server_filter,
         )
 
-    def pieces(self, position: Position, chunk: Chunk) -> list[Callable[[], pa.Table]]:
-        """Verify a chunk, and return what decodes its parts: each once, on any thread."""
-        return [piece for _, _, piece in self._cut(position, chunk)]
+    def pieces(self, chunks: Sequence[tuple[Position, Chunk]]) -> list[Callable[[], pa.Table]]:
+        """Verify chunks, and return what decodes their parts: each once, on any thread.
 
-    def _cut(
-        self, position: Position, chunk: Chunk
-    ) -> list[tuple[int, int, Callable[[], pa.Table]]]:
-        """Verify a chunk; return between which log batches it is cut, and what decodes each."""
+        Several chunks are small ones, all projected or none, and are decoded as one.
+        """
+        if len(chunks) == 1:
+            return [functools.partial(self._decode, part) for part in self._cut(*chunks[0])]
+        for _, chunk in chunks:
+            self._verify(chunk)
+        return [functools.partial(self._decode_joined, chunks)] if chunks else []
+
+    def _decode_joined(self, chunks: Sequence[tuple[Position, Chunk]]) -> pa.Table:
+        """Decode small chunks as one; where that fails, one by one, so that the error tells where.
+
+        Each is wanted as a whole, so that no offset is compared with those of another bucket.
+        """
+        whole = joined([chunk for _, chunk in chunks])
+        positions = [position for position, _ in chunks]
+        rows = [chunk.headers.rows for _, chunk in chunks]
+        try:
+            return self._decode(_Part(whole, None, 0, len(whole.headers), positions, rows))
+        except FlussError:
+            tables = [table for each in chunks for table in self.tables(*each)]
+            return pa.concat_tables([pa.Table.from_batches([], self.schema), *tables])
+
+    def _cut(self, position: Position, chunk: Chunk) -> list[_Part]:
+        """Verify a chunk; return the parts that are decoded at once."""
         self._verify(chunk)
-        decoder = self._decoder(chunk.projected, chunk.headers)
         return [
-            (first, last, functools.partial(self._piece, decoder, position, chunk, first, last))
+            _Part(chunk, position.stop, first, last, [position])
             for first, last in itertools.pairwise(self._cuts(chunk))
         ]
 
@@ -263,64 +299,56 @@ class TableDecoder:
         if self._check_crc and not chunk.projected and chunk.checked is None:
             verify_crcs(chunk.records, chunk.headers)
 
-    def _piece(
-        self, decoder: _Decoder, position: Position, chunk: Chunk, first: int, last: int
-    ) -> pa.Table:
+    def _decode(self, part: _Part) -> pa.Table:
+        chunk = part.chunk
+        decoder = self._decoder(chunk.projected, chunk.headers)
         table = decoder.decode_table(
             chunk.records,
             chunk.headers,
-            first,
-            last,
+            part.first,
+            part.last,
             start_offset=chunk.start,
-            stop_offset=position.stop,
+            stop_offset=part.stop,
             checked=chunk.checked,
         )
-        self._count(table.num_rows, last - first)
         if not table.num_rows:
             # of changes that changed nothing
-            return pa.Table.from_batches([], self.schema)
-        if self._metadata_columns:
-            table = self._with_metadata(table, decoder, position, chunk, first, last)
+            table = pa.Table.from_batches([], self.schema)
+        elif self._metadata_columns:
+            table = self._with_metadata(table, decoder, part)
+        self._count(table.num_rows, part.last - part.first)
         return table
 
-    def _with_metadata(
-        self,
-        table: pa.Table,
-        decoder: _Decoder,
-        position: Position,
-        chunk: Chunk,
-        first: int,
-        last: int,
-    ) -> pa.Table:
-        """Append metadata columns, computed for all batches of the piece at once."""
-        headers, part = chunk.headers, slice(first, last)
-        base, low, lengths = _rows_of(position, chunk, first, last)
+    def _with_metadata(self, table: pa.Table, decoder: _Decoder, part: _Part) -> pa.Table:
+        """Append metadata columns, computed for all batches of the part at once."""
+        chunk, rows = part.chunk, table.num_rows
+        base, low, lengths = part.wanted()
         # the place of each row in its batch
         begins = np.cumsum(lengths) - lengths
-        within = np.arange(table.num_rows) - np.repeat(begins - low, lengths)
+        within = np.arange(rows) - np.repeat(begins - low, lengths)
         columns = table.columns
         for name in self._metadata_columns:
             column: pa.Array
             if name == PARTITION_COLUMN:
-                value = pa.scalar(position.partition_name, pa.string())
-                column = pa.repeat(value, table.num_rows)
+                names = [position.partition_name for position in part.positions]
+                column = part.by_bucket(names, pa.string(), rows)
             elif name == BUCKET_COLUMN:
-                value = pa.scalar(position.bucket.bucket_id, pa.int32())
-                column = pa.repeat(value, table.num_rows)
+                ids = [position.bucket.bucket_id for position in part.positions]
+                column = part.by_bucket(ids, pa.int32(), rows)
             elif name == LOG_OFFSET_COLUMN:
                 column = pa.array(np.repeat(base, lengths) + within)
             elif name == CHANGE_TYPE_COLUMN:
                 kinds = decoder.change_types(
                     chunk.records,
-                    headers,
-                    first,
-                    last,
+                    chunk.headers,
+                    part.first,
+                    part.last,
                     start_offset=chunk.start,
-                    stop_offset=position.stop,
+                    stop_offset=part.stop,
                 )
                 column = self._changes(kinds)
             else:
-                times = np.repeat(headers.timestamp[part], lengths)
+                times = np.repeat(chunk.headers.timestamp[part.first : part.last], lengths)
                 column = pa.array(times).cast(METADATA_FIELDS[name].type)
             columns.append(pa.chunked_array([column]))
         return pa.Table.from_arrays(columns, schema=self.schema)

@@ -296,7 +296,7 @@ def _read(
     if piece is None:
         reply.records = []
         return
-    reply.records = [piece.data]
+    reply.records, reply.headers = [piece.data], piece.headers
     if columns is not None and in_place:
         reply.projected_bytes = projected_size(piece, columns, table.layouts)
     elif columns is not None:

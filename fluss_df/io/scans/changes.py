@@ -175,6 +175,7 @@ def read_changes(
         metrics,
         convert,
         ahead_bytes=default_ahead_bytes(),
+        apart=kind is ChangeTable.BINLOG,
     )
     with read:
         if kind is ChangeTable.CHANGELOG:

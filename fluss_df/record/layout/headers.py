@@ -8,8 +8,9 @@ the schema id on. Offset, commit timestamp and leader epoch stand before it: the
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Final, Self, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -90,6 +91,20 @@ class LogHeaders:
 
     def __len__(self) -> int:
         return len(self.position)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the headers of pieces that were put together, each without its cut-off end."""
+        ends = np.cumsum([part.consumed for part in parts])
+        begins = np.repeat(ends - [part.consumed for part in parts], [len(part) for part in parts])
+        found = {
+            field.name: np.concatenate([getattr(part, field.name) for part in parts])
+            for field in fields(cls)
+            if field.name != "consumed"
+        }
+        for name in ("position", "payload", "crc_start"):
+            found[name] += begins
+        return cls(**found, consumed=int(ends[-1]))
 
     @property
     def end_offset(self) -> int | None:

@@ -83,17 +83,17 @@ def test_a_lazy_reader_that_is_left_is_gone_on_with(
 def test_rows_of_a_lazy_reader_that_failed_come_with_the_next(
     table: fluss.FlussTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decode = TableDecoder._piece
+    decode = TableDecoder._decode
 
-    def fail(self: TableDecoder, *arguments: Any) -> pa.Table:
-        if arguments[3]:
+    def fail(self: TableDecoder, part: Any) -> pa.Table:
+        if part.first:
             raise fluss.FlussError("a batch is damaged")
-        return decode(self, *arguments)
+        return decode(self, part)
 
     with scanner_of(table) as scanner:
         reader = scanner.to_arrow_batch_reader()
         with monkeypatch.context() as patch:
-            patch.setattr(TableDecoder, "_piece", fail)
+            patch.setattr(TableDecoder, "_decode", fail)
             assert reader.read_next_batch()["x"].to_pylist() == list(range(5))
             with pytest.raises(fluss.FlussError, match="damaged"):
                 reader.read_next_batch()

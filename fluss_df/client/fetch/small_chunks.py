@@ -1,0 +1,58 @@
+"""Small chunks of several buckets as one: a decode costs about 0.3 ms however few its rows are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from fluss_df.client.fetch.position import Chunk, Position
+from fluss_df.record.layout.headers import LogHeaders
+
+# A larger chunk gains nothing: copying it takes longer than what is saved.
+_SMALL_BYTES = 64 << 10
+# Of joined chunks together. Rows are bounded too: batches of equal values are tiny on the wire.
+_MOST_BYTES = 1 << 20
+_MOST_ROWS = 1 << 16
+
+
+@dataclass(slots=True)
+class Room:
+    """What may still be joined to a chunk.
+
+    Attributes
+    ----------
+    size, rows
+        The bytes and rows that were joined so far.
+    """
+
+    size: int = 0
+    rows: int = 0
+
+    def takes(self, position: Position, chunk: Chunk) -> bool:
+        """Count a chunk as joined, if it is small, wanted as a whole, and there is room."""
+        headers = chunk.headers
+        end, stop = headers.end_offset, position.stop
+        if end is None or headers.base_offset[0] < chunk.start or (stop is not None and end > stop):
+            return False
+        size, rows = self.size + headers.consumed, self.rows + headers.rows
+        if headers.consumed > _SMALL_BYTES or size > _MOST_BYTES or rows > _MOST_ROWS:
+            return False
+        self.size, self.rows = size, rows
+        return True
+
+
+def joined(chunks: Sequence[Chunk]) -> Chunk:
+    """Return chunks, all projected or none, as one: their batches one after the other.
+
+    Offsets stay what they are: each chunk begins anew with those of its bucket.
+    """
+    records = [np.frombuffer(c.records, np.uint8)[: c.headers.consumed] for c in chunks]
+    return Chunk(
+        pa.py_buffer(np.concatenate(records)),
+        LogHeaders.joined([chunk.headers for chunk in chunks]),
+        0,
+        chunks[0].projected,
+    )
