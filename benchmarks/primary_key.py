@@ -114,10 +114,7 @@ def main() -> None:
 
 
 def run(
-    connection: fluss.FlussConnection,
-    address: str,
-    data: pa.Table,
-    options: argparse.Namespace,
+    connection: fluss.FlussConnection, address: str, data: pa.Table, options: argparse.Namespace
 ) -> None:
     """Compare, on tables that exist."""
     loop = asyncio.new_event_loop()

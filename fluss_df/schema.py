@@ -12,13 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from fluss_df.errors import FlussError
-from fluss_df.metadata import (
-    TablePath,
-    key_columns_of,
-    property_texts,
-    reading,
-    require_columns,
-)
+from fluss_df.metadata import TablePath, key_columns_of, property_texts, reading, require_columns
 from fluss_df.ready import Ready
 from fluss_df.texts.html_tables import descriptor_html, info_html, schema_html
 from fluss_df.types import Column, TypeRoot, arrow_schema, from_arrow, type_from_json, type_to_json

@@ -144,10 +144,7 @@ with EmbeddedFluss(None) as engine, FlightSqlServer(FolderAccess(engine)) as ser
 """
 # extra, or none, and programs that need it: Python, or a command line
 TRIALS: dict[str, list[list[str]]] = {
-    "": [
-        ["python", "-c", _WRITE],
-        ["fluss-df", "tables", "--connection", "./data"],
-    ],
+    "": [["python", "-c", _WRITE], ["fluss-df", "tables", "--connection", "./data"]],
     "ibis": [
         [
             "python",
@@ -168,7 +165,7 @@ TRIALS: dict[str, list[list[str]]] = {
             "frame = pd.DataFrame({'a': [1]})\n"
             "fluss_df.write_fluss(frame, 't', connection='./data', create_if_not_exists=True)\n"
             "assert fluss_df.read_fluss('t', connection='./data').to_pandas()['a'][0] == 1\n",
-        ],
+        ]
     ],
     "spark": [
         [
@@ -179,7 +176,7 @@ TRIALS: dict[str, list[list[str]]] = {
             "import pyspark.sql.connect.dataframe, pyspark.pipelines\n"
             "from pyspark_fluss import DefaultSource\n"
             "assert DefaultSource.name() == 'fluss' and callable(fluss_df.spark.sql)\n",
-        ],
+        ]
     ],
     "lake": [["python", "-c", _LAKE]],
     "paimon": [["python", "-c", _PAIMON]],

@@ -242,10 +242,7 @@ def test_servers() -> None:
     config = Config({"bootstrap.servers": " one:1 , two:2,[::1]:3 "})
     assert config.bootstrap_servers == "one:1,two:2,[::1]:3"
     assert config.addresses() == [("one", 1), ("two", 2), ("::1", 3)]
-    assert Config({"bootstrap.servers": ["one:1", "two:2"]}).addresses() == [
-        ("one", 1),
-        ("two", 2),
-    ]
+    assert Config({"bootstrap.servers": ["one:1", "two:2"]}).addresses() == [("one", 1), ("two", 2)]
 
 
 @given(st.text(max_size=30))

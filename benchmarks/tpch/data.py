@@ -54,11 +54,7 @@ def load(
             custom_properties={"iceberg.write.parquet.compression-codec": lake_codec},
         )
         connection.get_admin().create_table(tables[name], descriptor)
-        sink_fluss(
-            pl.scan_parquet(file),
-            tables[name],
-            connection=connection,
-        )
+        sink_fluss(pl.scan_parquet(file), tables[name], connection=connection)
         if lake:
             tier_now(connection, tables[name])
     return tables

@@ -77,13 +77,7 @@ def minimum_cost_supplier(t: Tables) -> pl.LazyFrame:
             "s_phone",
             "s_comment",
         )
-        .sort(
-            "s_acctbal",
-            "n_name",
-            "s_name",
-            "p_partkey",
-            descending=[True, False, False, False],
-        )
+        .sort("s_acctbal", "n_name", "s_name", "p_partkey", descending=[True, False, False, False])
         .head(100)
     )
 
@@ -213,9 +207,7 @@ def product_type_profit(t: Tables) -> pl.LazyFrame:
         .filter(col("p_name").str.contains("green", literal=True))
         .join(t["lineitem"], left_on="p_partkey", right_on="l_partkey")
         .join(
-            t["partsupp"],
-            left_on=["p_partkey", "l_suppkey"],
-            right_on=["ps_partkey", "ps_suppkey"],
+            t["partsupp"], left_on=["p_partkey", "l_suppkey"], right_on=["ps_partkey", "ps_suppkey"]
         )
         .join(t["supplier"], left_on="l_suppkey", right_on="s_suppkey")
         .join(t["nation"], left_on="s_nationkey", right_on="n_nationkey")
@@ -336,13 +328,7 @@ def part_suppliers(t: Tables) -> pl.LazyFrame:
         .join(complained, left_on="ps_suppkey", right_on="s_suppkey", how="anti")
         .group_by("p_brand", "p_type", "p_size")
         .agg(supplier_cnt=col("ps_suppkey").n_unique())
-        .sort(
-            "supplier_cnt",
-            "p_brand",
-            "p_type",
-            "p_size",
-            descending=[True, False, False, False],
-        )
+        .sort("supplier_cnt", "p_brand", "p_type", "p_size", descending=[True, False, False, False])
     )
 
 
@@ -422,11 +408,7 @@ def potential_promotion(t: Tables) -> pl.LazyFrame:
     plenty = (
         t["partsupp"]
         .join(forest, left_on="ps_partkey", right_on="p_partkey", how="semi")
-        .join(
-            sold,
-            left_on=["ps_partkey", "ps_suppkey"],
-            right_on=["l_partkey", "l_suppkey"],
-        )
+        .join(sold, left_on=["ps_partkey", "ps_suppkey"], right_on=["l_partkey", "l_suppkey"])
         .filter(col("ps_availqty") > col("half"))
     )
     return (

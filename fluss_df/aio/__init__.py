@@ -5,12 +5,7 @@ blocks the caller's loop. See ``docs/migration.md`` for what differs.
 """
 
 from fluss_df.aio.admin import FlussAdmin, KvSnapshotLease
-from fluss_df.aio.connection import (
-    FlussConnection,
-    FlussTable,
-    TableAppend,
-    TableScan,
-)
+from fluss_df.aio.connection import FlussConnection, FlussTable, TableAppend, TableScan
 from fluss_df.aio.keyed import (
     Lookuper,
     PrefixLookuper,

@@ -131,9 +131,7 @@ def on_thread(
     return call
 
 
-def plain(
-    method: Callable[Concatenate[C, P], T],
-) -> Callable[Concatenate[Facade[C], P], T]:
+def plain(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Facade[C], P], T]:
     """Make a method of one of the core that does not block."""
 
     @like(method)

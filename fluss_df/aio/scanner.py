@@ -27,12 +27,7 @@ import fluss_df.client.scan.log_scanner as core_scanner
 import fluss_df.client.scan.snapshot_scanner as core_snapshot
 from fluss_df.aio.bridge import Facade, like, submit, watched
 from fluss_df.client.fetch.row_filter import part_of
-from fluss_df.client.scan.records import (
-    RecordBatch,
-    ScanRecord,
-    ScanRecords,
-    record_batches,
-)
+from fluss_df.client.scan.records import RecordBatch, ScanRecord, ScanRecords, record_batches
 from fluss_df.hooks import EndStep, at_end
 from fluss_df.metadata import TableBucket
 
@@ -116,10 +111,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         self._soon(which, self._core.unsubscribe_partition, partition_id, bucket_id)
 
     def _soon(
-        self,
-        buckets: Iterable[tuple[int | None, int]],
-        function: Callable[..., None],
-        *args: Any,
+        self, buckets: Iterable[tuple[int | None, int]], function: Callable[..., None], *args: Any
     ) -> None:
         """Have the scanner's thread subscribe, after the calls that were made before.
 

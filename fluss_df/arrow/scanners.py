@@ -122,11 +122,7 @@ class FlussScanner:
         """Return the scanner of Arrow for batches of what is read."""
         columns = self.dataset_schema.names if self._columns is None else self._columns
         return pads.Scanner.from_batches(
-            batches,
-            schema=self._read,
-            columns=columns,
-            filter=self._condition,
-            use_threads=False,
+            batches, schema=self._read, columns=columns, filter=self._condition, use_threads=False
         )
 
     def _query(self, node: Node, most: int | None) -> pl.LazyFrame:

@@ -20,14 +20,7 @@ from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
 
 from fluss_df.backend.catalog.files import Files
 from fluss_df.backend.catalog.leaves import bind_fluss_tables, bind_unbound_tables
-from fluss_df.backend.compiler import (  # noqa: F401 - they add to the translation
-    arithmetic,
-    relations,
-    rules,
-    subqueries,
-    times,
-    windows,
-)
+from fluss_df.backend.compiler import arithmetic, relations, rules, subqueries, times, windows  # noqa: F401 - they add to the translation
 from fluss_df.backend.results import with_digits
 from fluss_df.backend.sql.dialect import Fluss
 from fluss_df.backend.sql.queries import SqlScope
@@ -93,12 +86,7 @@ class Backend(Streaming, Files):
         return sorted(set(super().__dir__()) - _INTERNAL)
 
     def do_connect(
-        self,
-        connection: object | None = None,
-        /,
-        *,
-        database: str | None = None,
-        **options: Any,
+        self, connection: object | None = None, /, *, database: str | None = None, **options: Any
     ) -> None:
         """Connect to a cluster.
 

@@ -12,13 +12,7 @@ from typing import Any
 
 import polars as pl
 from polars.testing import assert_frame_equal
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import fluss_df as fluss

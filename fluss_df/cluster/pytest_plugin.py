@@ -145,8 +145,7 @@ def pytest_terminal_summary(
         )
         terminalreporter.write_line(count.unavailable, yellow=True)
         terminalreporter.write_line(
-            f"{count.wanted - count.ran} tests were not run on a real server.",
-            yellow=True,
+            f"{count.wanted - count.ran} tests were not run on a real server.", yellow=True
         )
     if count.wanted:
         version = f" on fluss-server {count.server_version}" if count.server_version else ""

@@ -105,10 +105,7 @@ class Config:
         ("writer.delivery-timeout-ms",),
     )
     writer_batch_size = Option(
-        "writer.batch-size",
-        2 * MIB,
-        integer(1024),
-        "The size of a batch, in bytes of Arrow data.",
+        "writer.batch-size", 2 * MIB, integer(1024), "The size of a batch, in bytes of Arrow data."
     )
     writer_batch_rows = Option(
         "writer.batch-rows",

@@ -24,12 +24,7 @@ from fluss_df.embedded.lake_paths import (
     require_inside,
 )
 from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, Key, lacking, replacing
-from fluss_df.engine.files.files import (
-    NOT_AS_WRITTEN,
-    DamagedError,
-    names_in,
-    read_bytes,
-)
+from fluss_df.engine.files.files import NOT_AS_WRITTEN, DamagedError, names_in, read_bytes
 from fluss_df.engine.lake.lake_tables import LAKE_TABLES
 from fluss_df.metadata import TablePath
 

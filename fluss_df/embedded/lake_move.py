@@ -214,10 +214,7 @@ class _Move:
             if values and lake_paths.DELETED_IN in values:
                 text = bytes(values[lake_paths.DELETED_IN]).decode(errors="replace")
                 # of a path that was cut it says nothing
-                file[at[bound]] = {
-                    **values,
-                    lake_paths.DELETED_IN: paths.moved(text).encode(),
-                }
+                file[at[bound]] = {**values, lake_paths.DELETED_IN: paths.moved(text).encode()}
         below = paths.relative(file[at[lake_paths.FILE_PATH]])
         if below is None or not live:
             return

@@ -76,9 +76,7 @@ class Engine:
         try:
             make_private(folder)
             self._catalog_files = CatalogFiles(
-                folder,
-                plain=self.lock.format < CHECKSUMS_SINCE,
-                before_change=self.lock.verify,
+                folder, plain=self.lock.format < CHECKSUMS_SINCE, before_change=self.lock.verify
             )
             self.catalog = Catalog(self._catalog_files, self.settings.default_buckets)
             files = self._catalog_files

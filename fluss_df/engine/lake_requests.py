@@ -200,12 +200,7 @@ class LakeRequests:
                 " not known: prepare them again",
                 ErrorCode.UNKNOWN_SERVER_ERROR,
             )
-        taken = {
-            "id": asked.snapshot_id,
-            "name": name,
-            "offsets": prepared[name],
-            "time": now_ms(),
-        }
+        taken = {"id": asked.snapshot_id, "name": name, "offsets": prepared[name], "time": now_ms()}
         left = {key: value for key, value in prepared.items() if key != name}
         self._engine.catalog.set_lake(table, {"snapshot": taken, "prepared": left})
         if self._engine.lake is not None:

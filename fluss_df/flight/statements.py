@@ -10,11 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 from sqlglot import exp
 
-from fluss_df.backend.parameters import (
-    numbered,
-    parameter_types,
-    without_catalog,
-)
+from fluss_df.backend.parameters import numbered, parameter_types, without_catalog
 from fluss_df.backend.query_run import QueryRun
 from fluss_df.backend.sql.statements import parsed_statement
 from fluss_df.errors import FlussError
@@ -154,11 +150,7 @@ class Statements:
         self._turns.give_back(run)
 
     def update(
-        self,
-        session: Session,
-        call: Call,
-        statement: str,
-        batches: Sequence[pa.RecordBatch] | None,
+        self, session: Session, call: Call, statement: str, batches: Sequence[pa.RecordBatch] | None
     ) -> int:
         """Run a statement for each row of values; return how many rows were written.
 

@@ -104,10 +104,7 @@ class _Following(PlannedRead):
     name = "fluss follow"
 
     def __init__(
-        self,
-        follow: FlussFollow,
-        columns: Sequence[str] | None,
-        conditions: list[PolarsConjunct],
+        self, follow: FlussFollow, columns: Sequence[str] | None, conditions: list[PolarsConjunct]
     ) -> None:
         self._source = follow.source
         self._options = follow.options

@@ -240,9 +240,7 @@ class BucketBounds:
 
 
 def parse_buckets(
-    info: TableInfo,
-    argument: int | Iterable[int] | None,
-    bounds: BucketBounds | None = None,
+    info: TableInfo, argument: int | Iterable[int] | None, bounds: BucketBounds | None = None
 ) -> tuple[int, ...] | None:
     """Return the argument ``buckets`` as numbers, ascending, each once."""
     if argument is None:

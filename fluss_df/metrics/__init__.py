@@ -8,10 +8,4 @@ from fluss_df.metrics.collector import FlussCollector
 from fluss_df.metrics.http import MetricsServer, start_http_server
 from fluss_df.metrics.tracing import start_tracing, stop_tracing
 
-__all__ = [
-    "FlussCollector",
-    "MetricsServer",
-    "start_http_server",
-    "start_tracing",
-    "stop_tracing",
-]
+__all__ = ["FlussCollector", "MetricsServer", "start_http_server", "start_tracing", "stop_tracing"]

@@ -122,9 +122,7 @@ SERVER: Final = (
     _counter("server_bytes_out", "bytes_out", "Bytes sent over sockets."),
     _counter("server_connections_accepted", "connections_accepted", "Connections let in."),
     _counter(
-        "server_connections_refused",
-        "connections_refused",
-        "Connections that the limits kept out.",
+        "server_connections_refused", "connections_refused", "Connections that the limits kept out."
     ),
     _counter(
         "server_logins_refused", "logins_refused", "Requests to authenticate that were refused."

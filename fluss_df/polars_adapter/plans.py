@@ -21,12 +21,7 @@ if TYPE_CHECKING:
     from polars._typing import EngineType
 
 #: What serializing a query may raise that has, for example, a lambda in it.
-NOT_SERIALIZED: Final = (
-    pl.exceptions.PolarsError,
-    pickle.PicklingError,
-    AttributeError,
-    TypeError,
-)
+NOT_SERIALIZED: Final = (pl.exceptions.PolarsError, pickle.PicklingError, AttributeError, TypeError)
 
 # where a pickled object begins, as bytes and as a list of numbers
 _PICKLED = re.compile(rb"\xcc?\x80[\x04\x05]\xcc?\x95")
@@ -45,10 +40,7 @@ _FILTERED = (
 _COUNTED = r"SELECT \[len\(\)\]\n  RESOLVER\[name: %s,(?!(.*\n)* *FILTER )"
 
 # the calls in which a thread waits for a query, and the names by which they have it
-_WAITS: Final = {
-    _LocalEngine.collect.__code__: "lf",
-    _CollectBatches.__next__.__code__: "self",
-}
+_WAITS: Final = {_LocalEngine.collect.__code__: "lf", _CollectBatches.__next__.__code__: "self"}
 
 # names of columns and texts, which may look like anything
 _QUOTED = re.compile(r'"[^"]*"')
@@ -232,10 +224,7 @@ def batches_of(
 
 
 def run_into(
-    frame: pl.LazyFrame,
-    take: Callable[[pl.DataFrame], bool | None],
-    *,
-    engine: EngineType = "auto",
+    frame: pl.LazyFrame, take: Callable[[pl.DataFrame], bool | None], *, engine: EngineType = "auto"
 ) -> None:
     """Run a query, and call a function with each of its batches, in order.
 

@@ -62,10 +62,7 @@ PUT_KV = Api(1016, "PUT_KV", pb.PutKvRequest, pb.PutKvResponse, 2)
 LOOKUP = Api(1017, "LOOKUP", pb.LookupRequest, pb.LookupResponse, 1)
 LIST_OFFSETS = Api(1021, "LIST_OFFSETS", pb.ListOffsetsRequest, pb.ListOffsetsResponse)
 GET_LATEST_KV_SNAPSHOTS = Api(
-    1023,
-    "GET_LATEST_KV_SNAPSHOTS",
-    pb.GetLatestKvSnapshotsRequest,
-    pb.GetLatestKvSnapshotsResponse,
+    1023, "GET_LATEST_KV_SNAPSHOTS", pb.GetLatestKvSnapshotsRequest, pb.GetLatestKvSnapshotsResponse
 )
 GET_KV_SNAPSHOT_METADATA = Api(
     1024,
@@ -99,10 +96,7 @@ CREATE_PARTITION = Api(
 )
 DROP_PARTITION = Api(1037, "DROP_PARTITION", pb.DropPartitionRequest, pb.DropPartitionResponse)
 LAKE_TIERING_HEARTBEAT = Api(
-    1042,
-    "LAKE_TIERING_HEARTBEAT",
-    pb.LakeTieringHeartbeatRequest,
-    pb.LakeTieringHeartbeatResponse,
+    1042, "LAKE_TIERING_HEARTBEAT", pb.LakeTieringHeartbeatRequest, pb.LakeTieringHeartbeatResponse
 )
 PREPARE_LAKE_TABLE_SNAPSHOT = Api(
     1052,

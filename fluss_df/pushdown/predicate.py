@@ -57,22 +57,8 @@ class Op(enum.Enum):
         return _MIRRORED[self]
 
 
-_NEGATED = {
-    Op.EQ: Op.NE,
-    Op.NE: Op.EQ,
-    Op.LT: Op.GE,
-    Op.GE: Op.LT,
-    Op.GT: Op.LE,
-    Op.LE: Op.GT,
-}
-_MIRRORED = {
-    Op.EQ: Op.EQ,
-    Op.NE: Op.NE,
-    Op.LT: Op.GT,
-    Op.GT: Op.LT,
-    Op.LE: Op.GE,
-    Op.GE: Op.LE,
-}
+_NEGATED = {Op.EQ: Op.NE, Op.NE: Op.EQ, Op.LT: Op.GE, Op.GE: Op.LT, Op.GT: Op.LE, Op.LE: Op.GT}
+_MIRRORED = {Op.EQ: Op.EQ, Op.NE: Op.NE, Op.LT: Op.GT, Op.GT: Op.LT, Op.LE: Op.GE, Op.GE: Op.LE}
 
 
 class TextOp(enum.Enum):

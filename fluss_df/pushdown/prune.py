@@ -23,12 +23,7 @@ from fluss_df.metadata import (
 )
 from fluss_df.pushdown.evaluate import combinations, evaluate, project, selected_values
 from fluss_df.pushdown.plan import Bucket, Split
-from fluss_df.pushdown.predicate import (
-    Constant,
-    Predicate,
-    UnsupportedExpression,
-    conjuncts,
-)
+from fluss_df.pushdown.predicate import Constant, Predicate, UnsupportedExpression, conjuncts
 from fluss_df.pushdown.window import ANY, MAX_VALUE, Window, window_of
 from fluss_df.record.keys.bucketing import bucket_ids
 from fluss_df.record.keys.keys import encode_keys

@@ -136,19 +136,12 @@ def _described(caption: object, descriptor: Any, about: dict[str, object]) -> st
     ):
         for key, value in sorted(properties.items()):
             about[f"{kind}{key}"] = shown_option(key, value)
-    roles = {
-        "partition key": descriptor.partition_keys,
-        "bucket key": descriptor.bucket_keys,
-    }
+    roles = {"partition key": descriptor.partition_keys, "bucket key": descriptor.bucket_keys}
     return _columns(descriptor.schema, caption, roles) + pairs(None, about)
 
 
 def _columns(schema: Any, caption: object, roles: Mapping[str, Sequence[str]]) -> str:
-    roles = {
-        "primary key": schema.primary_keys,
-        "auto increment": schema.auto_increment,
-        **roles,
-    }
+    roles = {"primary key": schema.primary_keys, "auto increment": schema.auto_increment, **roles}
 
     def rows() -> Iterable[Sequence[object]]:
         for column in schema.columns:

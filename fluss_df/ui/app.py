@@ -45,11 +45,7 @@ def make_app(state: State) -> Starlette:
             Route("/sql/run/{run}/{file}", queries.download),
             Route("/runs", runs.runs),
         ],
-        exception_handlers={
-            HTTPException: _refused,
-            FlussError: _failed,
-            Exception: _broken,
-        },
+        exception_handlers={HTTPException: _refused, FlussError: _failed, Exception: _broken},
     )
     app.state.console = state
     return app

@@ -146,9 +146,7 @@ class Watch:
         rates = [g.rows_per_second for g in found if g.rows_per_second is not None]
         sizes = [g.bytes_per_second for g in found if g.bytes_per_second is not None]
         return Growth(
-            sum(g.rows for g in found),
-            sum(rates) if rates else None,
-            sum(sizes) if sizes else None,
+            sum(g.rows for g in found), sum(rates) if rates else None, sum(sizes) if sizes else None
         )
 
     def history(self, path: TablePath) -> list[Sample]:

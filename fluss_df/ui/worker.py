@@ -171,10 +171,7 @@ class Worker:
 
 
 def _about(run: QueryRun) -> dict[str, Any]:
-    return {
-        "scans": [str(scan) for scan in run.scans],
-        "rows_written": run.rows_written,
-    }
+    return {"scans": [str(scan) for scan in run.scans], "rows_written": run.rows_written}
 
 
 def only_shows(text: str) -> bool:

@@ -62,9 +62,7 @@ def rows(count: int, seed: str) -> pl.DataFrame:
 def for_duckdb(text: str) -> str:
     """Return a condition of :class:`Conditions` as DuckDB writes it."""
     text = re.sub(
-        r"x'([0-9a-f]*)'",
-        lambda m: "'" + re.sub("(..)", r"\\x\1", m[1]) + "'::BLOB",
-        text,
+        r"x'([0-9a-f]*)'", lambda m: "'" + re.sub("(..)", r"\\x\1", m[1]) + "'::BLOB", text
     )
     return re.sub(r"TIMESTAMP_LTZ '([^']*)'", r"TIMESTAMPTZ '\1+00'", text)
 

@@ -207,8 +207,7 @@ def test_far_times_come_in_every_form(con: Backend, form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["t.s.lpad(5, 'ab')", "t.s.replace(t.s2, 'x')", "t.m6.delta(t.m3, unit='nanosecond')"],
+    "text", ["t.s.lpad(5, 'ab')", "t.s.replace(t.s2, 'x')", "t.m6.delta(t.m3, unit='nanosecond')"]
 )
 def test_what_is_not_there_is_refused_by_name(con: Backend, text: str) -> None:
     with pytest.raises(com.UnsupportedOperationError, match=r"one character|literal|counts no"):

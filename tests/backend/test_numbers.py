@@ -323,12 +323,7 @@ def test_ibis_unites_what_polars_computes_in_several_types(products: Any) -> Non
 def test_ibis_describes_columns_of_floats_and_decimals(t: ir.Table) -> None:
     described = t.filter(t.k < 3).select("k", "f4", "n", "g").describe().to_pyarrow().to_pylist()
     means = {row["name"]: row["mean"] for row in described}
-    assert means == {
-        "k": Decimal("1.50"),
-        "f4": Decimal("1.30"),
-        "n": Decimal("-1.25"),
-        "g": None,
-    }
+    assert means == {"k": Decimal("1.50"), "f4": Decimal("1.30"), "n": Decimal("-1.25"), "g": None}
     assert {row["name"]: row["max"] for row in described}["f4"] == 2.5
 
 
@@ -355,10 +350,7 @@ def ask(con: Backend, query: str) -> list[tuple[Any, ...]]:
     ("query", "rows"),
     [
         ("SELECT SUM(i4) AS a, SUM(i2) AS b, SUM(i1) AS c FROM t", [(MOST - 1, 32766, 126)]),
-        (
-            "SELECT g, SUM(i4) AS s FROM t GROUP BY g ORDER BY g",
-            [("a", 2 * MOST), ("b", -(2**31))],
-        ),
+        ("SELECT g, SUM(i4) AS s FROM t GROUP BY g ORDER BY g", [("a", 2 * MOST), ("b", -(2**31))]),
         ("SELECT g FROM t GROUP BY g HAVING SUM(i4) > 0", [("a",)]),
         ("SELECT SUM(i4) FILTER (WHERE k < 3) AS s FROM t", [(2 * MOST,)]),
         ("SELECT SUM(DISTINCT i4) AS s FROM t WHERE k < 3 OR k = 3", [(-1,)]),
@@ -389,10 +381,7 @@ def ask(con: Backend, query: str) -> list[tuple[Any, ...]]:
             "SELECT i1 + 100 AS a, 2 * i1 AS b, i2 - -1 AS c, -i1 - 2 + 1 AS d FROM t WHERE k = 1",
             [(227, 254, 32768, -128)],
         ),
-        (
-            "SELECT ABS(i1) + 100 AS a, COALESCE(i1, 0) * 2 AS b FROM t WHERE k = 1",
-            [(227, 254)],
-        ),
+        ("SELECT ABS(i1) + 100 AS a, COALESCE(i1, 0) * 2 AS b FROM t WHERE k = 1", [(227, 254)]),
         ("SELECT MAX(i1) + 100 AS a FROM t", [(227,)]),
         ("SELECT k FROM t WHERE i1 + 1 > 0 ORDER BY k", [(1,), (2,)]),
         # PostgreSQL needs a decimal to round to digits, and a decimal has no such numbers

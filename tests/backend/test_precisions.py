@@ -111,11 +111,7 @@ def test_values_keep_their_digits(con: Backend) -> None:
     assert texts(f"SELECT CASE WHEN v = 2 THEN TIMESTAMP '{DAY}' ELSE k9 END AS x FROM t") == [nine]
     assert texts(f"SELECT TIMESTAMP '{nine}' AS x") == [nine]
     united = "SELECT k3 AS x FROM t UNION ALL SELECT k6 FROM t UNION ALL SELECT k9 FROM t"
-    assert sorted(texts(united)) == [
-        f"{DAY}.999000000",
-        f"{DAY}.999500000",
-        nine,
-    ]
+    assert sorted(texts(united)) == [f"{DAY}.999000000", f"{DAY}.999500000", nine]
     with pytest.raises(FlussError, match="9999-12-31"):
         con.raw_sql("SELECT CAST('9999-12-31 00:00:00' AS TIMESTAMP(9)) AS x")
 
@@ -254,11 +250,7 @@ def test_ibis_casts_times_to_as_many_digits_as_they_are_to_have(con: Backend, di
     frame = con.compile(made).collect()
     (row,) = frame.cast(pl.Datetime("ns")).cast(pl.String).rows()
     fraction = "999500001"[:digits].ljust(9, "0")
-    assert row[:3] == (
-        f"{DAY}.{fraction}",
-        f"{DAY}.{fraction}",
-        f"1924-01-01 00:00:00.{fraction}",
-    )
+    assert row[:3] == (f"{DAY}.{fraction}", f"{DAY}.{fraction}", f"1924-01-01 00:00:00.{fraction}")
     assert row[3] == f"{DAY}.{'123456'[:digits].ljust(9, '0')}"
     assert frame.dtypes == [PolarsType.from_ibis(kind) for kind in made.schema().types]
 

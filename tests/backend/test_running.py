@@ -154,10 +154,7 @@ def test_final_results_come_once(con: Backend, name: str) -> None:
     con.insert(name, rows((24 * 60, "a", 1.0)))
     assert running.next() == [(NOON.date(), "a", 3), (NOON.date(), "b", 1)]
     con.insert(name, rows((24 * 60 + 1, "z", 1.0), (48 * 60, "z", 1.0)))
-    assert running.next() == [
-        (at(24 * 60).date(), "a", 1),
-        (at(24 * 60).date(), "z", 1),
-    ]
+    assert running.next() == [(at(24 * 60).date(), "a", 1), (at(24 * 60).date(), "z", 1)]
     assert not running.end()
 
 

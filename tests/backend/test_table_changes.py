@@ -113,11 +113,7 @@ def test_all_columns_by_name(con: Backend, keyed: str) -> None:
             " (k, dt)",
             "'no name' cannot name a partition",
         ),
-        (
-            "SELECT 1 AS k, 'a' AS dt",
-            "WHEN MATCHED THEN UPDATE SET n = 0.5",
-            "column 'n'",
-        ),
+        ("SELECT 1 AS k, 'a' AS dt", "WHEN MATCHED THEN UPDATE SET n = 0.5", "column 'n'"),
         (
             "SELECT 1 AS k, 'a' AS dt",
             "WHEN MATCHED THEN UPDATE SET d = 'soon'",

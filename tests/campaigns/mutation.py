@@ -32,10 +32,7 @@ import pytest
 
 ROOT: Final = Path(__file__).parent.parent.parent
 _DATA: Final = ROOT / "build" / "mutation"
-_TESTS: Final = {
-    "record": ("tests/record",),
-    "pushdown": ("tests/pushdown",),
-}
+_TESTS: Final = {"record": ("tests/record",), "pushdown": ("tests/pushdown",)}
 # what tests of a mutant may take together, in seconds that they took when all was well
 _MOST_SECONDS: Final = 6.0
 # of what runs when a module is imported, such as tables: any of its tests may be the one

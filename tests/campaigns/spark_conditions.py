@@ -240,8 +240,7 @@ def main() -> None:
             found.pushes()
             counts += found.counts
             print(
-                f"{number} {time.monotonic() - begun:.0f} s {dict(found.counts)}"[:300],
-                flush=True,
+                f"{number} {time.monotonic() - begun:.0f} s {dict(found.counts)}"[:300], flush=True
             )
     for reason, many in counts.items():
         if reason.startswith("R "):

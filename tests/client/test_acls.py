@@ -279,8 +279,7 @@ def test_what_the_command_refuses(tmp_path: Path, arguments: list[str], message:
     with fluss.connect(tmp_path):
         pass
     result = CliRunner().invoke(
-        app,
-        ["acl", "create", "--principal", "alice", *arguments, "--connection", str(tmp_path)],
+        app, ["acl", "create", "--principal", "alice", *arguments, "--connection", str(tmp_path)]
     )
     assert result.exit_code == 1
     assert message in result.stderr

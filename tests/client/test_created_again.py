@@ -139,10 +139,7 @@ def test_lookups(tables: Tables, other: fluss.FlussConnection, what: str) -> Non
         (lambda: one.lookup(["a", 1, 1]), {"p": "a", "b": 1, "id": 1, "v": 2}),
         (lambda: many.lookup_arrow(keys).column("v").to_pylist(), [2, None, 2]),
         (lambda: prefix.lookup(["a", 1]), [{"p": "a", "b": 1, "id": 1, "v": 2}]),
-        (
-            lambda: prefixes.lookup_arrow(keys.select(["p", "b"])).column("v").to_pylist(),
-            [2, 2],
-        ),
+        (lambda: prefixes.lookup_arrow(keys.select(["p", "b"])).column("v").to_pylist(), [2, 2]),
     ]
     for ask, _ in asked:
         ask()
@@ -365,10 +362,7 @@ def test_key_scans(tables: Tables, other: fluss.FlussConnection, what: str) -> N
 
 @pytest.mark.parametrize("again", [True, False])
 def test_a_partition_goes_during_a_key_scan(
-    tables: Tables,
-    other: fluss.FlussConnection,
-    again: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    tables: Tables, other: fluss.FlussConnection, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named, in words of its own: no rows of two partitions, and no stack trace."""
     case = Case(tables, other, keys=True)

@@ -18,12 +18,7 @@ from fluss_df import FlussError
 from fluss_df.client.cluster.snapshot_leases import acquire_request
 from fluss_df.client.scan import snapshot_files
 from fluss_df.client.scan.change_fold import ChangeFold
-from fluss_df.client.scan.snapshot_files import (
-    KvSnapshot,
-    leased,
-    newest_ids,
-    snapshot_entries,
-)
+from fluss_df.client.scan.snapshot_files import KvSnapshot, leased, newest_ids, snapshot_entries
 from fluss_df.cluster.pytest_plugin import ClusterFactory
 from tests.campaigns.kv_scan import run as compare
 from tests.client.kv_support import SCHEMA, Rows, fold, random_changes, state

@@ -36,9 +36,7 @@ def two_batches(tables: Tables) -> tuple[fluss.FlussTable, int]:
 
 
 def test_as_the_official_client(
-    admin: fluss.FlussAdmin,
-    two_batches: tuple[fluss.FlussTable, int],
-    official_client: Official,
+    admin: fluss.FlussAdmin, two_batches: tuple[fluss.FlussTable, int], official_client: Official
 ) -> None:
     table, between = two_batches
     path, their_path = table.get_table_path(), official_client.path(table)
@@ -70,9 +68,7 @@ def test_other_ways_to_say_it(
 
 
 def test_later_than_now(
-    admin: fluss.FlussAdmin,
-    two_batches: tuple[fluss.FlussTable, int],
-    official_client: Official,
+    admin: fluss.FlussAdmin, two_batches: tuple[fluss.FlussTable, int], official_client: Official
 ) -> None:
     table = two_batches[0]
     future = int(time.time() * 1000) + 3_600_000

@@ -44,11 +44,7 @@ def by_partition(tables: Tables, table: fluss.FlussTable) -> dict[str, list[int]
 def test_a_frame_spans_partitions(tables: Tables) -> None:
     table = tables(SCHEMA, partition_keys=["day"])
     tables.write(table, frame(10), create_partitions=True)
-    assert by_partition(tables, table) == {
-        "d0": [0, 3, 6, 9],
-        "d1": [1, 4, 7],
-        "d2": [2, 5, 8],
-    }
+    assert by_partition(tables, table) == {"d0": [0, 3, 6, 9], "d1": [1, 4, 7], "d2": [2, 5, 8]}
     # partition after partition, in the order of their names
     assert tables.read(table).column("day").to_pylist() == ["d0"] * 4 + ["d1"] * 3 + ["d2"] * 3
 

@@ -77,9 +77,7 @@ def test_bytes_that_are_changed_on_the_way(tmp_path: Path, mutual: bool) -> None
     authority = Authority(tmp_path)
     server, client = authority.issue("server"), authority.issue("client")
     security = Security(
-        tls_cert=server.cert,
-        tls_key=server.key,
-        tls_client_ca=authority.file if mutual else None,
+        tls_cert=server.cert, tls_key=server.key, tls_client_ca=authority.file if mutual else None
     )
     limits = Limits(unauthenticated_s=2)
     with EmbeddedFluss(tmp_path / "d", port=0, security=security, limits=limits) as engine:

@@ -109,9 +109,7 @@ def wait_until_tiered(connection: fluss.FlussConnection, path: fluss.TablePath, 
         time.sleep(0.2)
 
 
-def test_flinks_tiering_service_moves_rows_into_the_lake(
-    fluss_flink_tiering: LocalCluster,
-) -> None:
+def test_flinks_tiering_service_moves_rows_into_the_lake(fluss_flink_tiering: LocalCluster) -> None:
     path = lake_table(fluss_flink_tiering, "tiered_by_flink")
     rows = pl.DataFrame({"id": range(100), "name": ["x"] * 100})
     fluss.write_fluss(rows, path.table_name, connection=fluss_flink_tiering.bootstrap_servers)

@@ -52,10 +52,7 @@ STEPS: dict[str, Callable[[Ids], Step]] = {
         api.API_VERSIONS,
         pb.ApiVersionsRequest(client_software_name="t", client_software_version="1"),
     ),
-    "token": lambda _: (
-        api.GET_FILESYSTEM_SECURITY_TOKEN,
-        pb.GetFileSystemSecurityTokenRequest(),
-    ),
+    "token": lambda _: (api.GET_FILESYSTEM_SECURITY_TOKEN, pb.GetFileSystemSecurityTokenRequest()),
     "create database": lambda _: (
         api.CREATE_DATABASE,
         pb.CreateDatabaseRequest(database_name=DATABASE, ignore_if_exists=False),
@@ -215,8 +212,7 @@ STEPS: dict[str, Callable[[Ids], Step]] = {
     "lookup": lambda ids: (
         api.LOOKUP,
         pb.LookupRequest(
-            table_id=ids.keyed,
-            buckets_req=[pb.LookupRequestForBucket(bucket_id=0, keys=[b"\x01"])],
+            table_id=ids.keyed, buckets_req=[pb.LookupRequestForBucket(bucket_id=0, keys=[b"\x01"])]
         ),
     ),
     "prefix lookup": lambda ids: (
@@ -254,10 +250,7 @@ STEPS: dict[str, Callable[[Ids], Step]] = {
         api.GET_KV_SNAPSHOT_METADATA,
         pb.GetKvSnapshotMetadataRequest(table_id=ids.keyed, bucket_id=0, snapshot_id=7),
     ),
-    "snapshots": lambda ids: (
-        api.LIST_KV_SNAPSHOTS,
-        pb.ListKvSnapshotsRequest(table_id=ids.keyed),
-    ),
+    "snapshots": lambda ids: (api.LIST_KV_SNAPSHOTS, pb.ListKvSnapshotsRequest(table_id=ids.keyed)),
     "manifests": lambda ids: (
         api.LIST_REMOTE_LOG_MANIFESTS,
         pb.ListRemoteLogManifestsRequest(table_id=ids.log),
@@ -273,8 +266,7 @@ STEPS: dict[str, Callable[[Ids], Step]] = {
     "release lease": lambda ids: (
         api.RELEASE_KV_SNAPSHOT_LEASE,
         pb.ReleaseKvSnapshotLeaseRequest(
-            lease_id="l",
-            buckets_to_release=[pb.TableBucketId(table_id=ids.keyed, bucket_id=0)],
+            lease_id="l", buckets_to_release=[pb.TableBucketId(table_id=ids.keyed, bucket_id=0)]
         ),
     ),
     "drop lease": lambda _: (

@@ -199,11 +199,7 @@ def folded(changelog: pl.DataFrame) -> dict[int, dict[str, Any]]:
         return {}
     kind, row = pl.col("_change_type").cast(pl.String), pl.struct("n", "text", "batch")
     steps = changelog.sort("_log_offset").select(
-        "n",
-        kind=kind,
-        row=row,
-        before=kind.shift(1).over("n"),
-        row_before=row.shift(1).over("n"),
+        "n", kind=kind, row=row, before=kind.shift(1).over("n"), row_before=row.shift(1).over("n")
     )
     before = pl.col("before")
     there = before.is_in(["+I", "+U"]).fill_null(False)

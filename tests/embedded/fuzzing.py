@@ -39,11 +39,7 @@ def traffic(engine: EmbeddedFluss) -> list[tuple[int, bytes]]:
     rows = pa.table({"n": range(40), "text": [f"text {i}" for i in range(40)]}, schema=SCHEMA)
     batches = []
     for codec in ("none", "zstd", "lz4_frame"):
-        log = encode_log_batch(
-            rows.to_batches()[0],
-            schema_id=1,
-            compression=Compression(codec),
-        )
+        log = encode_log_batch(rows.to_batches()[0], schema_id=1, compression=Compression(codec))
         log.stamp(-1, -1)
         batches.append(log.to_bytes())
     encoder = KvEncoder(1, ids[ROWS].schema.columns, ["n"])

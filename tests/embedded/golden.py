@@ -46,8 +46,7 @@ def fill(connection: fluss.FlussConnection) -> None:
         for i in range(0, 300, 50):
             numbers = range(i, i + 50)
             frame = pa.table(
-                [numbers, [f"text {n}" for n in numbers], [Decimal(n) for n in numbers]],
-                schema=log,
+                [numbers, [f"text {n}" for n in numbers], [Decimal(n) for n in numbers]], schema=log
             )
             writer.write_arrow(frame)
             writer.flush()

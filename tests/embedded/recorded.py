@@ -175,11 +175,7 @@ def _snapshots(name: str, partition: str | None = None) -> pb.GetLatestKvSnapsho
 
 
 # ``keyed_5`` is partitioned
-SNAPSHOTS: Final = [
-    _snapshots("log", "x"),
-    _snapshots("keyed_0", "x"),
-    _snapshots("keyed_5"),
-]
+SNAPSHOTS: Final = [_snapshots("log", "x"), _snapshots("keyed_0", "x"), _snapshots("keyed_5")]
 
 
 def questions() -> Iterator[tuple[str, api.Api[Any, Any], Message]]:

@@ -138,10 +138,7 @@ def test_an_engine_without_an_authorizer_keeps_them(tmp_path: Path) -> None:
 
 
 def test_a_right_that_is_taken_away_ends_what_waits(tmp_path: Path) -> None:
-    with (
-        guarded(tmp_path) as engine,
-        fluss.connect(settings(engine.address, "root")) as connection,
-    ):
+    with guarded(tmp_path) as engine, fluss.connect(settings(engine.address, "root")) as connection:
         admin = connection.get_admin()
         admin.create_database("sales")
         path = fluss.TablePath("sales", "orders")
@@ -202,10 +199,7 @@ def test_the_official_client_has_the_rights_of_its_user(tmp_path: Path) -> None:
             found.append((await scanner.to_arrow()).column("a").to_pylist())
         return found
 
-    with (
-        guarded(tmp_path) as engine,
-        fluss.connect(settings(engine.address, "root")) as connection,
-    ):
+    with guarded(tmp_path) as engine, fluss.connect(settings(engine.address, "root")) as connection:
         admin = connection.get_admin()
         admin.create_database("sales")
         admin.create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
@@ -224,10 +218,7 @@ def test_the_official_client_has_the_rights_of_its_user(tmp_path: Path) -> None:
 def test_a_scan_of_rows_goes_on_only_while_it_may_be_begun(tmp_path: Path) -> None:
     path = fluss.TablePath("sales", "rows")
     schema = fluss.Schema(pa.schema([("a", pa.int64()), ("b", pa.string())]), primary_keys=["a"])
-    with (
-        guarded(tmp_path) as engine,
-        fluss.connect(settings(engine.address, "root")) as connection,
-    ):
+    with guarded(tmp_path) as engine, fluss.connect(settings(engine.address, "root")) as connection:
         admin = connection.get_admin()
         admin.create_database("sales")
         admin.create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
@@ -265,10 +256,7 @@ def test_a_scan_of_rows_goes_on_only_while_it_may_be_begun(tmp_path: Path) -> No
 def test_partitions_that_may_not_be_seen_do_not_exist(tmp_path: Path) -> None:
     path = fluss.TablePath("sales", "parted")
     schema = fluss.Schema(pa.schema([("a", pa.int64()), ("day", pa.string())]))
-    with (
-        guarded(tmp_path) as engine,
-        fluss.connect(settings(engine.address, "root")) as connection,
-    ):
+    with guarded(tmp_path) as engine, fluss.connect(settings(engine.address, "root")) as connection:
         admin = connection.get_admin()
         admin.create_database("sales")
         descriptor = fluss.TableDescriptor(schema, partition_keys=["day"], bucket_count=1)

@@ -96,10 +96,7 @@ def test_a_link_beside_the_backup(tmp_path: Path, served: EmbeddedFluss) -> None
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(5, "Input/output error")])
 def test_a_file_that_is_not_completed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    served: EmbeddedFluss,
-    error: BaseException,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served: EmbeddedFluss, error: BaseException
 ) -> None:
     """It is removed, and the older backup and the part of another one stay."""
     folder = tmp_path / "backups"

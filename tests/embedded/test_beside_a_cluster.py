@@ -75,16 +75,10 @@ CHANGES: list[dict[str, object]] = [
     {"bucket_key": ["zz"]},
     {"partition_key": ["zz"]},
     {"partition_key": ["b"], "bucket_key": ["b"]},
+    {"partition_key": ["a", "b"], "properties": {"table.auto-partition.enabled": "true"}},
     {
         "partition_key": ["a", "b"],
-        "properties": {"table.auto-partition.enabled": "true"},
-    },
-    {
-        "partition_key": ["a", "b"],
-        "properties": {
-            "table.auto-partition.enabled": "true",
-            "table.auto-partition.key": "q",
-        },
+        "properties": {"table.auto-partition.enabled": "true", "table.auto-partition.key": "q"},
     },
     {"bucket_key": ["a"]},
     *[dict[str, object](properties={key: value}) for key, value in PROPERTIES],

@@ -242,10 +242,7 @@ def test_whatever_reading_raises_is_a_finding(
     ],
 )
 def test_what_says_nothing_about_the_files_is_raised(
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    raised: type[BaseException],
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, raised: type[BaseException]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error

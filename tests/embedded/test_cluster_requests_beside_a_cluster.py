@@ -522,10 +522,7 @@ def many_requests() -> list[Step]:
         configs(*((f"datalake.{number}", "x", SET) for number in range(100_000))),
         configs((LIMIT, "9" * MANY, SET)),
         drop("x" * MANY),
-        (
-            api.LIST_REBALANCE_PROGRESS,
-            pb.ListRebalanceProgressRequest(rebalance_id="x" * MANY),
-        ),
+        (api.LIST_REBALANCE_PROGRESS, pb.ListRebalanceProgressRequest(rebalance_id="x" * MANY)),
     ]
 
 

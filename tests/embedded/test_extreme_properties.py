@@ -20,10 +20,7 @@ from fluss_df.metadata import TableBucket
 from tests.embedded.raw import RawClient
 
 SCHEMA = pa.schema(
-    [
-        pa.field("id", pa.int64(), nullable=False),
-        pa.field("day", pa.string(), nullable=False),
-    ]
+    [pa.field("id", pa.int64(), nullable=False), pa.field("day", pa.string(), nullable=False)]
 )
 NUMBERED = pa.schema(
     [

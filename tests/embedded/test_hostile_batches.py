@@ -135,10 +135,7 @@ def test_what_is_repeated_without_end(engine: EmbeddedFluss) -> None:
         table = Tables(connection, "fluss")(SCHEMA, bucket_count=1)
         part = pb.ProduceLogRequestForBucket(bucket_id=0, records=stamped(data))
         request = pb.ProduceLogRequest(
-            acks=-1,
-            table_id=table.get_table_info().table_id,
-            timeout_ms=10_000,
-            buckets_req=[part],
+            acks=-1, table_id=table.get_table_info().table_id, timeout_ms=10_000, buckets_req=[part]
         )
         with RawClient(engine.address) as client:
             (answer,) = client.call(api.PRODUCE_LOG, request).buckets_resp

@@ -20,11 +20,7 @@ from tests.embedded.test_changes_beside_a_cluster import ENGINE, VERSION, Both, 
 A = {"name": "a", "data_type": {"type": "INTEGER"}, "id": 0}
 B = {"name": "b", "data_type": {"type": "STRING"}, "id": 1}
 C = {"name": "c", "data_type": {"type": "BIGINT"}, "id": 2}
-ARRAY = {
-    "name": "l",
-    "data_type": {"type": "ARRAY", "element_type": {"type": "INTEGER"}},
-    "id": 3,
-}
+ARRAY = {"name": "l", "data_type": {"type": "ARRAY", "element_type": {"type": "INTEGER"}}, "id": 3}
 
 
 def schema(*columns: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -133,8 +129,7 @@ def test_requests(real: Peer, embedded: Peer) -> None:
         lambda table, where: (
             api.LOOKUP,
             pb.LookupRequest(
-                table_id=table,
-                buckets_req=[pb.LookupRequestForBucket(keys=encoder_keys, **where)],
+                table_id=table, buckets_req=[pb.LookupRequestForBucket(keys=encoder_keys, **where)]
             ),
         ),
         lambda table, where: (

@@ -26,11 +26,7 @@ from tests.embedded.raw import RawClient
 COLUMNS = [
     {"name": "a", "data_type": {"type": "INTEGER"}, "id": 0},
     {"name": "b", "data_type": {"type": "BYTES"}, "id": 1},
-    {
-        "name": "l",
-        "data_type": {"type": "ARRAY", "element_type": {"type": "INTEGER"}},
-        "id": 2,
-    },
+    {"name": "l", "data_type": {"type": "ARRAY", "element_type": {"type": "INTEGER"}}, "id": 2},
 ]
 
 

@@ -262,9 +262,7 @@ def test_a_peer_that_ends(contexts: tuple[ssl.SSLContext, ssl.SSLContext], polit
     asyncio.run(main())
 
 
-def test_bytes_that_are_not_of_tls_end_it(
-    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
-) -> None:
+def test_bytes_that_are_not_of_tls_end_it(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     def client(encrypted: ssl.SSLSocket) -> None:
         with socket.socket(fileno=encrypted.detach()) as raw:
             raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))

@@ -163,10 +163,7 @@ def frames() -> list[pa.RecordBatch]:
     draw = random.Random(2)
     return [
         pa.record_batch(
-            {
-                "id": range(start, start + ROWS),
-                "pad": [draw.randbytes(40) for _ in range(ROWS)],
-            },
+            {"id": range(start, start + ROWS), "pad": [draw.randbytes(40) for _ in range(ROWS)]},
             schema=SCHEMA,
         )
         for start in range(0, FRAMES * ROWS, ROWS)

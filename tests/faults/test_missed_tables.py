@@ -194,10 +194,7 @@ def test_the_coordinator_names_leaders_that_a_tablet_server_lacks(
 ) -> None:
     days = ["day"] if "day" in schema.names else None
     rows = pa.table({"id": range(100), "day": ["mon"] * 100}).select(schema.names)
-    with (
-        fluss.connect(server.address) as connection,
-        NoFirstLeader(server) as seen,
-    ):
+    with fluss.connect(server.address) as connection, NoFirstLeader(server) as seen:
         path = server.tables.path()
         descriptor = fluss.TableDescriptor(
             fluss.Schema(schema), partition_keys=days, bucket_count=2, bucket_keys=["id"]

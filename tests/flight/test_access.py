@@ -85,10 +85,7 @@ def test_a_user_reads_what_the_rights_allow(guarded: FlightSqlServer) -> None:
 
 
 def test_no_message_says_where_the_engine_keeps_its_socket(guarded: FlightSqlServer) -> None:
-    with (
-        signed_in(guarded, "bob", USERS["bob"]) as bob,
-        pytest.raises(REFUSED) as caught,
-    ):
+    with signed_in(guarded, "bob", USERS["bob"]) as bob, pytest.raises(REFUSED) as caught:
         bob.query("SELECT a FROM shop.closed")
     assert "/tmp" not in str(caught.value)
     assert "/s/" not in str(caught.value)

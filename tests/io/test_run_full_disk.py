@@ -56,10 +56,7 @@ class Disk:
 
 @pytest.mark.parametrize("into", ["folder", "table"])
 def test_a_run_goes_on_where_the_disk_was_full(
-    connection: fluss.FlussConnection,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    into: str,
+    connection: fluss.FlussConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, into: str
 ) -> None:
     disk = Disk(monkeypatch, tmp_path)
     source, target = f"from_{into}", f"to_{into}"

@@ -32,9 +32,7 @@ def test_servers_that_add_no_columns_say_so(tiering_cluster: LocalCluster) -> No
         assert read_fluss(path, connection=connection).equals(frame)
 
 
-def test_columns_that_are_added_during_a_round_are_not_left_out_of_the_lake(
-    tmp_path: Path,
-) -> None:
+def test_columns_that_are_added_during_a_round_are_not_left_out_of_the_lake(tmp_path: Path) -> None:
     path = TablePath("fluss", "t")
     with EmbeddedFluss(tmp_path, options=BY_HAND) as engine, engine.connection() as connection:
         folder = Folder(connection)

@@ -72,11 +72,7 @@ class Tiered:
     """A table that one of the services tiers."""
 
     def __init__(
-        self,
-        cluster: LocalCluster,
-        connection: fluss.FlussConnection,
-        name: str,
-        service: object,
+        self, cluster: LocalCluster, connection: fluss.FlussConnection, name: str, service: object
     ) -> None:
         self.cluster = cluster
         self.connection = connection

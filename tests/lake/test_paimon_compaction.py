@@ -145,10 +145,7 @@ def test_a_log_table_with_deletion_vectors_is_left_alone(tmp_path: Path) -> None
 
 
 def test_moments_that_arrow_may_read_wrong_are_left_alone(tmp_path: Path) -> None:
-    nested = {
-        "type": "ROW",
-        "fields": [{"id": 2, "name": "at", "type": "TIMESTAMP(9)"}],
-    }
+    nested = {"type": "ROW", "fields": [{"id": 2, "name": "at", "type": "TIMESTAMP(9)"}]}
     lake = Lake(tmp_path, [("id", "BIGINT"), ("n", nested)])
     for number in range(8):
         rows = pl.DataFrame({"id": [number]}).with_columns(

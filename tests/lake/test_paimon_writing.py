@@ -36,13 +36,7 @@ from fluss_df.lake.paimon_writing.commit import (
     newest_base,
     read_said,
 )
-from fluss_df.lake.paimon_writing.files import (
-    KeyedWriter,
-    LogWriter,
-    NewFile,
-    PaimonFiles,
-    discard,
-)
+from fluss_df.lake.paimon_writing.files import KeyedWriter, LogWriter, NewFile, PaimonFiles, discard
 from fluss_df.lake.paimon_writing.rows import binary_row
 from fluss_df.lake.paimon_writing.statistics import cut, cut_above
 from fluss_df.lake.paimon_writing.tiered_table import newest_schema

@@ -68,10 +68,7 @@ class Table:
                 bucket_count=choose.choice([1, 2, 3]),
                 partition_keys=KINDS[self.kind].get("partition_keys"),
                 bucket_keys=KINDS[self.kind].get("bucket_keys"),
-                properties={
-                    "table.datalake.enabled": "true",
-                    "table.log.ttl": "1ms",
-                },
+                properties={"table.datalake.enabled": "true", "table.log.ttl": "1ms"},
             ),
         )
 

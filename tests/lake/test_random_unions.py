@@ -73,10 +73,7 @@ class History:
                 bucket_count=choose.choice([1, 2, 3]),
                 partition_keys=KINDS[kind].get("partition_keys"),
                 bucket_keys=KINDS[kind].get("bucket_keys"),
-                properties={
-                    "table.datalake.enabled": "true",
-                    "table.datalake.freshness": "100ms",
-                },
+                properties={"table.datalake.enabled": "true", "table.datalake.freshness": "100ms"},
             ),
         )
 

@@ -20,10 +20,7 @@ buckets = st.lists(
 
 @given(st.sampled_from([-1, 0, 1]), st.integers(0, 2**63 - 1), st.integers(0, 2**31 - 1), buckets)
 def test_equals_protobuf(
-    acks: int,
-    table_id: int,
-    timeout_ms: int,
-    buckets: list[tuple[int | None, int, list[bytes]]],
+    acks: int, table_id: int, timeout_ms: int, buckets: list[tuple[int | None, int, list[bytes]]]
 ) -> None:
     body = ProduceLog(table_id).body(acks=acks, timeout_ms=timeout_ms, buckets=buckets)
     message = pb.ProduceLogRequest(

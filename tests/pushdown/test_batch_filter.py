@@ -113,14 +113,9 @@ def modelled(function: int, literals: list[int | None], values: list[int | None]
     x = literals[0]
     if x is None:
         return False
-    return [
-        low <= x <= high,
-        not low == high == x,
-        low < x,
-        low <= x,
-        high > x,
-        high >= x,
-    ][function]
+    return [low <= x <= high, not low == high == x, low < x, low <= x, high > x, high >= x][
+        function
+    ]
 
 
 SMALL = st.integers(-3, 3)
@@ -265,9 +260,7 @@ def sent(info: TableInfo, *predicates: Predicate) -> str | None:
 
 
 MIXED = table_info(
-    pa.schema(
-        {"x": pa.int64(), "s": pa.string(), "f": pa.float64(), "t": pa.time32("ms")},
-    )
+    pa.schema({"x": pa.int64(), "s": pa.string(), "f": pa.float64(), "t": pa.time32("ms")})
 )
 
 

@@ -13,12 +13,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError, SchemaMismatchError
-from fluss_df.record.kv.kv_batch import (
-    KvEncoder,
-    claimed_rows,
-    decode_kv_batch,
-    primary_key_format,
-)
+from fluss_df.record.kv.kv_batch import KvEncoder, claimed_rows, decode_kv_batch, primary_key_format
 from fluss_df.record.kv.primary_key import check_primary_key, key_columns, key_lake_format
 from fluss_df.record.kv.values import ValueDecoder, encode_value_batch, encode_values
 from fluss_df.record.rows.compacted import RowDecoder, RowEncoder

@@ -175,11 +175,7 @@ def test_mutated_nested_rows_give_valid_data_or_an_error(row_format: str) -> Non
         {
             "a": [["short", None, "a longer text"], [], ["é" * 20] * 3],
             "m": [[("k", 1), ("a longer key", None)], None, []],
-            "r": [
-                {"x": Decimal(10**20), "y": [1, None, -1]},
-                {"x": None, "y": []},
-                None,
-            ],
+            "r": [{"x": Decimal(10**20), "y": [1, None, -1]}, {"x": None, "y": []}, None],
         },
         schema=arrow_schema(NESTED),
     )

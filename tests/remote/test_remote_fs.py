@@ -289,16 +289,8 @@ def test_gcs_and_azure_take_the_credentials_of_the_environment(
     systems: Systems, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(
-        fs,
-        "GcsFileSystem",
-        lambda *given: made.append(("gcs", *given)),
-    )
-    monkeypatch.setattr(
-        fs,
-        "AzureFileSystem",
-        lambda *given: made.append(("azure", *given)),
-    )
+    monkeypatch.setattr(fs, "GcsFileSystem", lambda *given: made.append(("gcs", *given)))
+    monkeypatch.setattr(fs, "AzureFileSystem", lambda *given: made.append(("azure", *given)))
     files, connection = systems()
     assert files.locate("gs://bucket/a").path == "bucket/a"
     assert files.locate("abfss://box@account.dfs.core.windows.net/a").path == "box/a"

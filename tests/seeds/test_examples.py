@@ -128,10 +128,7 @@ class Page:
             self.names["table_path"] = path
         elif key == ("guide", "Writing", 0) and "partition_infos" not in self.names:
             self.names["table_path"] = self.new_table()
-        elif key in (
-            ("api-reference", "`ScanRecords`", 0),
-            ("api-reference", "`OffsetSpec`", 0),
-        ):
+        elif key in (("api-reference", "`ScanRecords`", 0), ("api-reference", "`OffsetSpec`", 0)):
             path = self.names["table_path"] = self.new_table()
             table = self._connection.get_table(path)
             with table.new_append().create_writer() as writer:

@@ -19,9 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from fluss_df.spark import FlussDataSource
 
 
-def slow_at_first(
-    folder: str,
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def slow_at_first(folder: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return what makes first attempts of a task slow: Spark starts others, noted in a folder."""
 
     def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

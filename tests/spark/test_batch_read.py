@@ -237,10 +237,7 @@ def test_offsets_and_times(
 
 
 def test_current_rows_of_a_primary_key_table(
-    spark: SparkSession,
-    fluss_cluster: LocalCluster,
-    connection: FlussConnection,
-    keyed: TablePath,
+    spark: SparkSession, fluss_cluster: LocalCluster, connection: FlussConnection, keyed: TablePath
 ) -> None:
     expected = scan_fluss(keyed, connection=connection).collect()
     assert expected.height == 95

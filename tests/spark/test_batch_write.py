@@ -53,10 +53,7 @@ def test_appended_rows(
 
 @pytest.mark.over_connect
 def test_upserts_deletes_and_partial_updates(
-    fluss_cluster: LocalCluster,
-    connection: FlussConnection,
-    make_table: MakeTable,
-    rows: DataFrame,
+    fluss_cluster: LocalCluster, connection: FlussConnection, make_table: MakeTable, rows: DataFrame
 ) -> None:
     table = make_table(KEYED, primary_keys=["id"], bucket_count=2)
     # a repeated task changes nothing
@@ -78,10 +75,7 @@ def test_upserts_deletes_and_partial_updates(
 
 
 def test_an_operation_column(
-    fluss_cluster: LocalCluster,
-    connection: FlussConnection,
-    make_table: MakeTable,
-    rows: DataFrame,
+    fluss_cluster: LocalCluster, connection: FlussConnection, make_table: MakeTable, rows: DataFrame
 ) -> None:
     table = make_table(KEYED, primary_keys=["id"], bucket_count=2)
     save(rows, fluss_cluster, table)
@@ -110,10 +104,7 @@ def test_operations_are_texts_of_any_size(kind: pa.DataType) -> None:
 
 
 def test_partitions_are_created_when_asked(
-    fluss_cluster: LocalCluster,
-    connection: FlussConnection,
-    make_table: MakeTable,
-    rows: DataFrame,
+    fluss_cluster: LocalCluster, connection: FlussConnection, make_table: MakeTable, rows: DataFrame
 ) -> None:
     table = make_table(KEYED, partition_keys=["name"])
     save(rows, fluss_cluster, table, create_partitions="true")
@@ -193,10 +184,7 @@ def staged(connection: FlussConnection) -> list[str]:
 
 
 def test_all_or_nothing(
-    fluss_cluster: LocalCluster,
-    connection: FlussConnection,
-    make_table: MakeTable,
-    rows: DataFrame,
+    fluss_cluster: LocalCluster, connection: FlussConnection, make_table: MakeTable, rows: DataFrame
 ) -> None:
     table, plain = make_table(KEYED, bucket_count=2), make_table(KEYED, bucket_count=2)
     with pytest.raises(PySparkException):
@@ -224,10 +212,7 @@ def test_all_or_nothing(
 
 
 def test_all_or_nothing_into_partitions(
-    fluss_cluster: LocalCluster,
-    connection: FlussConnection,
-    make_table: MakeTable,
-    rows: DataFrame,
+    fluss_cluster: LocalCluster, connection: FlussConnection, make_table: MakeTable, rows: DataFrame
 ) -> None:
     table = make_table(KEYED, partition_keys=["name"])
     whole = {"all_or_nothing": "true", "create_partitions": "true"}

@@ -27,12 +27,7 @@ from fluss_df.spark.read.streaming import FlussStreamReader
 from fluss_df.spark.source import FlussDataSource, FlussReader
 
 SCHEMA = pa.schema(
-    {
-        "a": pa.int64(),
-        "x": pa.struct([("a", pa.int64())]),
-        "f": pa.float64(),
-        "day": pa.date32(),
-    }
+    {"a": pa.int64(), "x": pa.struct([("a", pa.int64())]), "f": pa.float64(), "day": pa.date32()}
 )
 
 

@@ -18,11 +18,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "spark.md"
 FLIGHTS = {"origin": ["JFK", "LGA"], "carrier": ["B6", "B6"], "arr_delay": [5.0, 7.0]}
 
 
-def test_examples(
-    spark: SparkSession,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_examples(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     examples = [block.text for block in blocks_of(GUIDE) if block.language == "python"]
     assert len(examples) == 8
     options = EngineOptions(lake_tiering=False)

@@ -195,11 +195,7 @@ def hostile_tables(connection: FlussConnection) -> None:
     fluss_df.write_fluss(frame, path, connection=connection)
     keyed = pl.DataFrame({MARK: ["a"], "v": [MARK]})
     fluss_df.write_fluss(
-        keyed,
-        "hostile_keys",
-        connection=connection,
-        create_if_not_exists=True,
-        primary_keys=[MARK],
+        keyed, "hostile_keys", connection=connection, create_if_not_exists=True, primary_keys=[MARK]
     )
 
 

@@ -217,10 +217,7 @@ def test_tls_and_names(folder: FlussConnection, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     issued = authority.issue("console", hosts=("127.0.0.1", "console.example"))
     settings = Settings(
-        host="0.0.0.0",
-        names=("console.example",),
-        tls_cert=issued.cert,
-        tls_key=issued.key,
+        host="0.0.0.0", names=("console.example",), tls_cert=issued.cert, tls_key=issued.key
     )
     context = ssl.create_default_context(cafile=str(authority.file))
     with ConsoleServer(folder, settings, "folder") as server:

@@ -100,10 +100,7 @@ def test_rows_are_looked_up_to_the_nanosecond(
         # the years of Fluss have more digits than those of Python
         (pl.Series([10_000_000], dtype=pl.Int32).cast(pl.Date), "29349-01-26"),
         (pl.Series([[10_000_000]]).cast(pl.List(pl.Date)), "['29349-01-26']"),
-        (
-            pl.Series([{"a": 10_000_000}]).cast(pl.Struct({"a": pl.Date})),
-            "{'a': '29349-01-26'}",
-        ),
+        (pl.Series([{"a": 10_000_000}]).cast(pl.Struct({"a": pl.Date})), "{'a': '29349-01-26'}"),
         (pl.Series([2**55]).cast(pl.Datetime("ms")), "<value out of range: 36028797018963968>"),
         (pl.Series([2**62]).cast(pl.Datetime("us")), "+148108-07-06 14:00:27.387904"),
         # and Python has no nanoseconds

@@ -16,12 +16,7 @@ import sqlglot
 from ibis.formats.polars import PolarsSchema
 from sqlglot import exp
 
-from fluss_df.backend.catalog.frames import (
-    by_position,
-    floats_of_decimals,
-    frame_of,
-    with_nulls,
-)
+from fluss_df.backend.catalog.frames import by_position, floats_of_decimals, frame_of, with_nulls
 from fluss_df.backend.catalog.leaves import plain_schema
 from fluss_df.backend.catalog.overwriting import Overwriting
 from fluss_df.backend.sql.arguments import require_read
@@ -45,12 +40,7 @@ class Statements(Merging):
     """The SQL of the backend."""
 
     def sql(
-        self,
-        query: str,
-        /,
-        *,
-        schema: sch.Schema | None = None,
-        dialect: str | None = None,
+        self, query: str, /, *, schema: sch.Schema | None = None, dialect: str | None = None
     ) -> ir.Table:
         """Return a query in SQL as an expression; each run of it reads again."""
         text = self._transpile_sql(query, dialect=dialect)

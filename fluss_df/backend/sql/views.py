@@ -194,13 +194,7 @@ class Views(Rows):
     # ---- creating and dropping
 
     def create_view(
-        self,
-        name: str,
-        /,
-        obj: ir.Table,
-        *,
-        database: str | None = None,
-        overwrite: bool = False,
+        self, name: str, /, obj: ir.Table, *, database: str | None = None, overwrite: bool = False
     ) -> ir.Table:
         """Keep an expression in the database under a name; each query that uses it reads again.
 

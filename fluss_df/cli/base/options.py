@@ -43,8 +43,7 @@ Source = Annotated[
     ),
 ]
 Columns = Annotated[
-    str | None,
-    typer.Option(metavar="NAME,NAME", help="Only these columns.", show_default="all"),
+    str | None, typer.Option(metavar="NAME,NAME", help="Only these columns.", show_default="all")
 ]
 Metadata = Annotated[
     bool, typer.Option("--metadata", help="With partition, bucket, offset and time of each row.")

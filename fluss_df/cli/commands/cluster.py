@@ -9,12 +9,7 @@ import typer
 from rich.markup import escape
 
 from fluss_df.cli.base.console import EXIT_ERROR, err, errors_as_messages, out
-from fluss_df.cluster import (
-    ClusterAlreadyRunningError,
-    ClusterError,
-    ClusterStatus,
-    LocalCluster,
-)
+from fluss_df.cluster import ClusterAlreadyRunningError, ClusterError, ClusterStatus, LocalCluster
 from fluss_df.cluster.processes.places import default_cluster_dir
 from fluss_df.cluster.processes.ports import is_free
 

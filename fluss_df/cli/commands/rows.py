@@ -88,8 +88,7 @@ def tail(
         bool, typer.Option("--follow", "-f", help="Go on with the rows, or changes, that come.")
     ] = False,
     max_rows: Annotated[
-        int | None,
-        typer.Option(min=0, help="With --follow: end after this number of new rows."),
+        int | None, typer.Option(min=0, help="With --follow: end after this number of new rows.")
     ] = None,
     columns: Columns = None,
     metadata: Metadata = False,
@@ -194,10 +193,7 @@ def load(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...",
-            exists=True,
-            dir_okay=False,
-            help=f"Files: {', '.join(ENDINGS)}.",
+            metavar="FILE...", exists=True, dir_okay=False, help=f"Files: {', '.join(ENDINGS)}."
         ),
     ],
     table: Annotated[

@@ -399,9 +399,7 @@ def _records(source: Source) -> Iterator[int]:
                 elif record or width == 1:
                     if record and len(record) != width:
                         raise source.error(
-                            begins,
-                            None,
-                            f"the row has {len(record)} values for {width} columns",
+                            begins, None, f"the row has {len(record)} values for {width} columns"
                         )
                     yield begins
                 begins = reader.line_num + 1

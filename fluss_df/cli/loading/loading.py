@@ -297,11 +297,7 @@ class Load:
         """Raise for a row that the table does not take; return how many there are."""
         rows = 0
         arrow_types(self.path, schema)
-        coerce(
-            arrow_types(self.path, schema).empty_table(),
-            target.columns,
-            table=str(self.path),
-        )
+        coerce(arrow_types(self.path, schema).empty_table(), target.columns, table=str(self.path))
 
         there = target.partitions()
         creates = self._creates_partitions(target, there)

@@ -80,11 +80,7 @@ class OffsetAdmin(TableAdmin):
 
     @blocking_only
     async def register_producer_offsets(
-        self,
-        producer_id: str,
-        offsets: Mapping[TableBucket, int],
-        *,
-        ttl_ms: int | None = None,
+        self, producer_id: str, offsets: Mapping[TableBucket, int], *, ttl_ms: int | None = None
     ) -> RegisterResult:
         """Keep where logs end at the moment when a producer begins, unless it began before.
 

@@ -147,9 +147,7 @@ class ServerAdmin(TableQuestions):
                 seen.add(change.config_key)
                 changes.append(
                     pb.AlterConfig(
-                        config_key=change.config_key,
-                        config_value=change.config_value,
-                        op_type=kind,
+                        config_key=change.config_key, config_value=change.config_value, op_type=kind
                     )
                 )
         for change in changes:

@@ -15,11 +15,7 @@ from fluss_df.client.admin.results import (
 from fluss_df.client.admin.tables import TableAdmin
 from fluss_df.client.cluster import in_process_questions as direct_questions
 from fluss_df.client.cluster.snapshot_leases import snapshot_request
-from fluss_df.client.cluster.table_requests import (
-    checked,
-    lake_snapshot_of,
-    lake_snapshot_request,
-)
+from fluss_df.client.cluster.table_requests import checked, lake_snapshot_of, lake_snapshot_request
 from fluss_df.client.runtime.awaitable import answered_at_once, blocking
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import LakeSnapshot, TableBucket, TablePath

@@ -21,12 +21,7 @@ from fluss_df.client.transport.multiplexed import CountedConnection
 from fluss_df.client.transport.pool import ConnectionPool
 from fluss_df.client.transport.tls import tls_of
 from fluss_df.config import Config
-from fluss_df.errors import (
-    DeadlineExceededError,
-    ErrorCode,
-    FlussError,
-    NetworkError,
-)
+from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
 from fluss_df.metadata import PartitionInfo, ServerNode, TableBucket, TablePath
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import GET_METADATA, TABLE_EXISTS, Api, RequestT, ResponseT
@@ -199,11 +194,7 @@ class Cluster:
         return await retrying(attempt, self.config.retry_timeout_ms, on_retry=self.note_retry)
 
     async def request_leader(
-        self,
-        path: TablePath,
-        bucket: TableBucket,
-        api: Api[RequestT, ResponseT],
-        message: RequestT,
+        self, path: TablePath, bucket: TableBucket, api: Api[RequestT, ResponseT], message: RequestT
     ) -> ResponseT:
         """Ask the leader of a bucket once: errors per bucket are for the caller to judge.
 

@@ -58,8 +58,7 @@ async def partition_named(
             break
         await create_partition(cluster, info.table_path, spec, ignore_if_exists=True)
     raise FlussError(
-        f"partition '{name}' of table {info.table_path} was dropped",
-        ErrorCode.PARTITION_NOT_EXISTS,
+        f"partition '{name}' of table {info.table_path} was dropped", ErrorCode.PARTITION_NOT_EXISTS
     )
 
 

@@ -367,10 +367,7 @@ class TableDecoder:
         self._verify(chunk)
         decoder = self._decoder(chunk.projected, chunk.headers)
         batches = decoder.decode(
-            chunk.records,
-            chunk.headers,
-            start_offset=chunk.start,
-            stop_offset=position.stop,
+            chunk.records, chunk.headers, start_offset=chunk.start, stop_offset=position.stop
         )
         self._count(sum(b.batch.num_rows for b in batches), len(batches))
         return [self._batch_with_metadata(batch, position) for batch in batches]

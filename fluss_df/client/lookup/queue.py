@@ -94,9 +94,7 @@ class LookupQueue:
                 first = False
 
     async def ask_all(
-        self,
-        parts: Sequence[tuple[TableBucket, Sequence[bytes]]],
-        metrics: Metrics | None = None,
+        self, parts: Sequence[tuple[TableBucket, Sequence[bytes]]], metrics: Metrics | None = None
     ) -> list[list[Any] | None]:
         """Return the values of many keys, for each part as :meth:`ask` does."""
         results: list[list[Any] | None] = [[None] * len(keys) for _, keys in parts]
@@ -165,11 +163,7 @@ class LookupQueue:
     # ---- requests
 
     def _enqueue(
-        self,
-        node: ServerNode,
-        bucket: TableBucket,
-        keys: Sequence[bytes],
-        metrics: Metrics | None,
+        self, node: ServerNode, bucket: TableBucket, keys: Sequence[bytes], metrics: Metrics | None
     ) -> asyncio.Future[Answer]:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(node, deque()).append(_Query(bucket, keys, future, metrics))

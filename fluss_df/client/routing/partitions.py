@@ -157,11 +157,7 @@ class PartitionRouter:
 
 
 def bucket_assigner(
-    info: TableInfo,
-    config: Config,
-    columns: Sequence[Column] | None = None,
-    *,
-    count_of: CountOf,
+    info: TableInfo, config: Config, columns: Sequence[Column] | None = None, *, count_of: CountOf
 ) -> Assigner:
     """Return what gives rows their buckets.
 

@@ -154,10 +154,7 @@ class FetchBuffer:
             _raise_failed(positions)
 
     def _fill(
-        self,
-        positions: Collection[Position],
-        timeout_ms: float,
-        given_up: Callable[[], bool],
+        self, positions: Collection[Position], timeout_ms: float, given_up: Callable[[], bool]
     ) -> None:
         end = time.monotonic() + timeout_ms / 1000
         while not self._decoded:

@@ -20,11 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import pyarrow as pa
 from pyarrow import fs
 
-from fluss_df.client.cluster.snapshot_leases import (
-    acquire_request,
-    snapshot_request,
-    unavailable,
-)
+from fluss_df.client.cluster.snapshot_leases import acquire_request, snapshot_request, unavailable
 from fluss_df.client.fetch.remote_fs import Place, RemoteFileSystems
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
@@ -155,10 +151,7 @@ def _drop(connection: ClientContext, lease_id: str) -> None:
 
 
 async def newest_ids(
-    connection: ClientContext,
-    info: TableInfo,
-    partition_id: int | None,
-    partition_name: str | None,
+    connection: ClientContext, info: TableInfo, partition_id: int | None, partition_name: str | None
 ) -> dict[TableBucket, int]:
     """Return the newest snapshot of each bucket of a table or partition that has one.
 

@@ -176,9 +176,7 @@ async def _moments(
 
 
 async def _snapshots(
-    connection: ClientContext,
-    info: TableInfo,
-    partitions: Iterable[tuple[int | None, str | None]],
+    connection: ClientContext, info: TableInfo, partitions: Iterable[tuple[int | None, str | None]]
 ) -> dict[TableBucket, int]:
     limit = asyncio.Semaphore(_PARALLEL_REQUESTS)
 

@@ -411,8 +411,7 @@ class Sender:
             where = self.where(batch)
             named = "" if where in error.message else f" ({where})"
             error = FlussError(
-                f"{batch.rows} rows were not acknowledged: {error.message}{named}",
-                error.error_code,
+                f"{batch.rows} rows were not acknowledged: {error.message}{named}", error.error_code
             )
             self.failures.append((error, batch.rows))
             self._metrics.add(errors=1)

@@ -275,11 +275,7 @@ class ServerConnection:
         return self._failure is None
 
     async def request(
-        self,
-        api: Api[RequestT, ResponseT],
-        message: RequestT,
-        timeout_ms: int,
-        metrics: Metrics,
+        self, api: Api[RequestT, ResponseT], message: RequestT, timeout_ms: int, metrics: Metrics
     ) -> ResponseT:
         """Send a request and return its response.
 

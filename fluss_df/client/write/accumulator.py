@@ -413,10 +413,7 @@ class Accumulator:
             self._enqueue(routed, handle, wait_for_room=wait_for_room)
 
     def send_as(
-        self,
-        writer_id: int,
-        sequences: Mapping[TableBucket, int],
-        batches: Iterable[RoutedBatch],
+        self, writer_id: int, sequences: Mapping[TableBucket, int], batches: Iterable[RoutedBatch]
     ) -> None:
         """Send batches as they are, in order; see :meth:`TableWriter.send_as`."""
         with self.lock:

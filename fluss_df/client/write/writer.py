@@ -246,10 +246,7 @@ class TableWriter(Ready, Closing):
         return self._connection.io.run(self._accumulator.started_sender().ids.ask())
 
     def send_as(
-        self,
-        writer_id: int,
-        sequences: Mapping[TableBucket, int],
-        batches: Iterable[RoutedBatch],
+        self, writer_id: int, sequences: Mapping[TableBucket, int], batches: Iterable[RoutedBatch]
     ) -> None:
         """Send batches as they are, in order and under this writer id, until all are acknowledged.
 

@@ -94,10 +94,7 @@ def resolve_jars(
     return ServerJars(classpath, version, named)
 
 
-_LOGGING = {
-    "org.slf4j:slf4j-api": _SLF4J_VERSION,
-    "org.slf4j:slf4j-simple": _SLF4J_VERSION,
-}
+_LOGGING = {"org.slf4j:slf4j-api": _SLF4J_VERSION, "org.slf4j:slf4j-simple": _SLF4J_VERSION}
 
 
 def _logging_jars(server: Path) -> tuple[Path, ...]:

@@ -207,12 +207,7 @@ def _flink_pom() -> str:
     flink = "flink-clients flink-connector-base flink-table-common flink-table-api-java-bridge"
     dependencies = [
         dependency("org.apache.fluss", "fluss-flink-tiering", SERVER_VERSION),
-        dependency(
-            "org.apache.fluss",
-            "fluss-flink-1.20",
-            SERVER_VERSION,
-            alone,
-        ),
+        dependency("org.apache.fluss", "fluss-flink-1.20", SERVER_VERSION, alone),
         *(
             dependency("org.apache.flink", name, _FLINK)
             for name in [*flink.split(), "flink-table-runtime"]

@@ -116,9 +116,7 @@ class AclStore:
             self._replace(acls)
 
     def drop(
-        self,
-        filters: Sequence[AclBindingFilter],
-        authorize: Callable[[Iterable[Resource]], None],
+        self, filters: Sequence[AclBindingFilter], authorize: Callable[[Iterable[Resource]], None]
     ) -> list[list[AclBinding]]:
         """Drop the bindings that filters match: all of them, or none.
 

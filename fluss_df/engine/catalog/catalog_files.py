@@ -49,11 +49,7 @@ class CatalogFiles:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        plain: bool = False,
-        before_change: Callable[[], None] = lambda: None,
+        self, folder: Path, *, plain: bool = False, before_change: Callable[[], None] = lambda: None
     ) -> None:
         self.folder = folder
         self._before_change = before_change

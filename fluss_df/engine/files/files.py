@@ -77,10 +77,7 @@ class TooManyFilesError(FlussError):
 
 
 def disk_refused(
-    what: str,
-    folder: Path,
-    error: Exception,
-    otherwise: int = ErrorCode.STORAGE_EXCEPTION,
+    what: str, folder: Path, error: Exception, otherwise: int = ErrorCode.STORAGE_EXCEPTION
 ) -> FlussError:
     """Return the error for what the disk did not do.
 

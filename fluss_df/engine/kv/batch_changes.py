@@ -175,10 +175,7 @@ class ChangeBuilder:
         return batch, made, changes.row_count if self.full_image else None
 
     def _old_values(
-        self,
-        keys: list[bytes],
-        rows: int,
-        current: Callable[[list[bytes]], list[bytes | None]],
+        self, keys: list[bytes], rows: int, current: Callable[[list[bytes]], list[bytes | None]]
     ) -> list[bytes | None]:
         """Return the newest values of keys; raise FlussError when they have too many bytes.
 

@@ -11,11 +11,7 @@ from typing import Final
 
 from fluss_df.engine.files.files import DamagedError, sync_folder
 from fluss_df.engine.kv.kv_replay import ChangeReplay, Changes
-from fluss_df.engine.kv.kv_store import (
-    DamagedStoreError,
-    KvResources,
-    KvStore,
-)
+from fluss_df.engine.kv.kv_store import DamagedStoreError, KvResources, KvStore
 from fluss_df.engine.kv.store_folders import next_store_folder, remove_older_stores
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.merge.values_pool import TableCodec

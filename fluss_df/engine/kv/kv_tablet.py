@@ -270,11 +270,7 @@ class KvTablet:
                 give_memory_back()
 
     def _put_once(
-        self,
-        data: memoryview,
-        records: KvRecords,
-        targets: tuple[int, ...] | None,
-        overwrite: bool,
+        self, data: memoryview, records: KvRecords, targets: tuple[int, ...] | None, overwrite: bool
     ) -> PutResult:
         with self._lock:
             self._require_open()

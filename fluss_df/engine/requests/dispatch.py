@@ -382,8 +382,7 @@ class Dispatcher:
         self._attempts.failed(session.address, name)
         logger.warning("a wrong password for a user at %s", session.address)
         raise FlussError(
-            "Authentication failed: Invalid username or password",
-            ErrorCode.AUTHENTICATE_EXCEPTION,
+            "Authentication failed: Invalid username or password", ErrorCode.AUTHENTICATE_EXCEPTION
         )
 
     # ---- where things are

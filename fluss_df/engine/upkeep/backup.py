@@ -208,8 +208,7 @@ def ask_owner(socket_path: str, folder: Path, file: Path) -> int:
                 return int(_ask(peer, stream, BACKUP_KEY, body))
     except (OSError, struct.error) as error:
         raise FlussError(
-            f"the engine that owns the folder does not answer: {error}",
-            ErrorCode.NETWORK_EXCEPTION,
+            f"the engine that owns the folder does not answer: {error}", ErrorCode.NETWORK_EXCEPTION
         ) from error
 
 

@@ -295,12 +295,7 @@ class _Bucket:
         # as an engine opens it, but every byte is read
         found = old_point(self._log, self._owner) if self._checker.old else None
         loaded = load_log(
-            self._log,
-            str(self._owner),
-            self._owner,
-            used=self._used,
-            found=found,
-            only_look=True,
+            self._log, str(self._owner), self._owner, used=self._used, found=found, only_look=True
         )
         for segment in loaded.segments:
             segment.release_files()

@@ -21,10 +21,7 @@ _VALUES: Final = [
     pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.int32()))),
 ]
 SQL_INFO: Final = pa.schema(
-    [
-        pa.field("info_name", pa.uint32(), False),
-        pa.field("value", pa.dense_union(_VALUES), False),
-    ]
+    [pa.field("info_name", pa.uint32(), False), pa.field("value", pa.dense_union(_VALUES), False)]
 )
 TYPE_INFO: Final = pa.schema(
     [

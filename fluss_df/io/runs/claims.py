@@ -171,11 +171,7 @@ class Claims:
                 )
                 continue
             losses = dataclasses.replace(
-                self._losses,
-                way_out="on_data_loss='ignore' writes them a second time",
+                self._losses, way_out="on_data_loss='ignore' writes them a second time"
             )
-            losses.found(
-                f"{text} the same query; {begin}",
-                ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION,
-            )
+            losses.found(f"{text} the same query; {begin}", ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION)
             return

@@ -21,12 +21,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import to_polars
 from fluss_df.io.scans.offsets import from_log_start
 from fluss_df.io.source import ScanSource
-from fluss_df.metadata import (
-    BUCKET_COLUMN,
-    CHANGE_TYPE_COLUMN,
-    CHANGELOG_COLUMNS,
-    PARTITION_COLUMN,
-)
+from fluss_df.metadata import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, CHANGELOG_COLUMNS, PARTITION_COLUMN
 from fluss_df.pushdown.plan import Split, bind_metadata, bind_names
 from fluss_df.record.change_tables import (
     AFTER_COLUMN,

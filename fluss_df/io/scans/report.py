@@ -91,11 +91,7 @@ class ScanReport:
             if plan.of_partitions is not None:
                 parts.append(f"{len(self.partitions)} of {plan.of_partitions} partitions")
             parts.append(f"{self.buckets} of {plan.of_buckets} buckets")
-        parts += [
-            f"{self.requests} requests",
-            f"{self.bytes:,} bytes",
-            f"{self.rows:,} rows",
-        ]
+        parts += [f"{self.requests} requests", f"{self.bytes:,} bytes", f"{self.rows:,} rows"]
         if plan.lake is not None:
             parts.append(f"{plan.lake.files} files of the lake ({plan.lake.bytes:,} bytes)")
         return f"fetched of {plan.table}: {', '.join(parts)} in {self.seconds:.3f} s"

@@ -70,9 +70,7 @@ def file_schema(schema: Schema) -> Schema:
 
 
 def file_statistics(
-    metadata: pq.FileMetaData,
-    plan: Mapping[int, StatisticsCollector],
-    ids: Mapping[str, int],
+    metadata: pq.FileMetaData, plan: Mapping[int, StatisticsCollector], ids: Mapping[str, int]
 ) -> DataFileStatistics:
     """Return the counts and bounds of the columns of a file that was written.
 

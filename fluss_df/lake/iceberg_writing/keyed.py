@@ -31,9 +31,7 @@ class Replacement:
 
 
 def last_changes(
-    changes: Iterable[pa.Table],
-    keys: Sequence[str],
-    in_lake: Callable[[pa.Table], pl.DataFrame],
+    changes: Iterable[pa.Table], keys: Sequence[str], in_lake: Callable[[pa.Table], pl.DataFrame]
 ) -> tuple[pl.DataFrame, pa.Table]:
     """Return the keys that changed, as the lake has them, and the rows that are there of them.
 

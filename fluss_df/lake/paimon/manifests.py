@@ -163,10 +163,7 @@ def require_known(table: TableFiles, schema: LakeSchema) -> None:
             (f"the merge engine {engine!r}", engine != "deduplicate"),
             ("the option 'sequence.field'", "sequence.field" in options),
             ("the option 'ignore-delete'", options.get("ignore-delete") == "true"),
-            (
-                "the option 'record-level.expire-time'",
-                "record-level.expire-time" in options,
-            ),
+            ("the option 'record-level.expire-time'", "record-level.expire-time" in options),
             (
                 "the option 'data-evolution.enabled'",
                 options.get("data-evolution.enabled") == "true",

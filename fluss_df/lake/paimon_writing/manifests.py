@@ -165,12 +165,7 @@ class ManifestWriter:
         for line in lines:
             for entry in read_avro(self.table, f"manifest/{line['_FILE_NAME']}"):
                 file = entry["_FILE"]
-                key = (
-                    entry["_PARTITION"],
-                    entry["_BUCKET"],
-                    file["_LEVEL"],
-                    file["_FILE_NAME"],
-                )
+                key = (entry["_PARTITION"], entry["_BUCKET"], file["_LEVEL"], file["_FILE_NAME"])
                 if entry["_KIND"] != _ADD and key in found:
                     del found[key]
                 else:

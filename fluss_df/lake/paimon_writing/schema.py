@@ -138,9 +138,7 @@ def _type(given: Any) -> pa.DataType:
             return pa.list_(pa.field("element", _type(given["element"])))
         if root == "MAP":
             return pa.map_(_type(given["key"]), _type(given["value"]))
-        return pa.struct(
-            [pa.field(f["name"], _type(f["type"])) for f in given["fields"]],
-        )
+        return pa.struct([pa.field(f["name"], _type(f["type"])) for f in given["fields"]])
     kind = field_type(given)
     if kind.root == "DECIMAL":
         return pa.decimal128(kind.precision, kind.scale)

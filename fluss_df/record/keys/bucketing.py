@@ -33,11 +33,7 @@ _BLOCK_ROWS: Final = 1 << 14
 
 
 def bucket_ids(
-    keys: Keys,
-    num_buckets: int,
-    lake_format: str | None = None,
-    *,
-    unsigned_tail: bool = False,
+    keys: Keys, num_buckets: int, lake_format: str | None = None, *, unsigned_tail: bool = False
 ) -> npt.NDArray[np.int32]:
     """Return the bucket of each key.
 

@@ -182,11 +182,7 @@ class KvEncoder:
             parts[column.name] = field_parts(values, column.type)
         return parts
 
-    def encode(
-        self,
-        table: pa.Table,
-        deletes: bool | Bools | None = None,
-    ) -> EncodedKvBatch:
+    def encode(self, table: pa.Table, deletes: bool | Bools | None = None) -> EncodedKvBatch:
         """Encode rows as one batch, without writer and sequence.
 
         Raises SchemaMismatchError for rows that do not fit the table. Raises FlussError for no

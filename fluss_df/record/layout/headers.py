@@ -191,13 +191,7 @@ def scan_headers(
     )
 
 
-_FIELDS = (
-    *(name for name, _ in _TAIL),
-    "base_offset",
-    "timestamp",
-    "header_size",
-    "crc_offset",
-)
+_FIELDS = (*(name for name, _ in _TAIL), "base_offset", "timestamp", "header_size", "crc_offset")
 
 
 def _walk(view: memoryview, most: int | None) -> tuple[list[int], list[int], list[int]]:

@@ -143,11 +143,7 @@ class LogDecoder:
     """
 
     def __init__(
-        self,
-        payload: Mapping[int, pa.Schema],
-        target: pa.Schema,
-        *,
-        views: bool = False,
+        self, payload: Mapping[int, pa.Schema], target: pa.Schema, *, views: bool = False
     ) -> None:
         self.target = target
         self._views = views

@@ -257,10 +257,7 @@ class TableScan:
         return self._grouped(source, predicate, _groups(cut, size))
 
     def _grouped(
-        self,
-        source: ScanSource,
-        predicate: Predicate | None,
-        groups: Sequence[tuple[Split, ...]],
+        self, source: ScanSource, predicate: Predicate | None, groups: Sequence[tuple[Split, ...]]
     ) -> list[ReadTask]:
         return [
             ReadTask(

@@ -17,13 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.runs.losses import (
-    Losses,
-    moment_after,
-    not_put_back,
-    within_log,
-    without_dropped,
-)
+from fluss_df.io.runs.losses import Losses, moment_after, not_put_back, within_log, without_dropped
 from fluss_df.io.runs.micro_batches import share_rows
 from fluss_df.io.scans.offsets import offsets_of
 from fluss_df.io.scans.planning import chosen_buckets, find_offsets

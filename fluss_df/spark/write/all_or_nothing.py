@@ -21,11 +21,7 @@ from fluss_df.spark.plan.options import WriteOptions, invalid
 from fluss_df.spark.write.exactly_once import StagedMessage, coerced, encoded_pieces, proposed
 from fluss_df.spark.write.ledger import Ledger, Manifest
 from fluss_df.spark.write.publish import Publisher
-from fluss_df.spark.write.writing import (
-    check_write,
-    refuse_overwrite,
-    require_same_target,
-)
+from fluss_df.spark.write.writing import check_write, refuse_overwrite, require_same_target
 
 logger = logging.getLogger(__name__)
 

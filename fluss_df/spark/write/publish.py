@@ -46,11 +46,7 @@ class Publisher:
     """Publishes the batches of one query to a log table."""
 
     def __init__(
-        self,
-        connection: FlussConnection,
-        info: TableInfo,
-        ledger: Ledger,
-        losses: Losses = _FAIL,
+        self, connection: FlussConnection, info: TableInfo, ledger: Ledger, losses: Losses = _FAIL
     ) -> None:
         self._connection = connection
         self._info = info
@@ -149,11 +145,7 @@ class Publisher:
         return gone
 
     def _send_missing(
-        self,
-        batch: int,
-        manifest: Manifest,
-        landed: dict[TableBucket, int],
-        gone: frozenset[int],
+        self, batch: int, manifest: Manifest, landed: dict[TableBucket, int], gone: frozenset[int]
     ) -> None:
         numbers: dict[TableBucket, int] = defaultdict(int)
         for pieces in self._ledger.staged(batch, manifest):

@@ -185,11 +185,7 @@ class _Tail:
             info, asked.get("column", ""), asked.get("condition", ""), asked.get("value", "")
         )
         self._scanner = LogScanner(
-            self._state.connection,
-            info,
-            None,
-            records=False,
-            metadata_columns=_metadata(info),
+            self._state.connection, info, None, records=False, metadata_columns=_metadata(info)
         )
         if info.is_partitioned():
             self._look_for_partitions(LATEST_OFFSET)

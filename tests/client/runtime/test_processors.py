@@ -13,8 +13,7 @@ from fluss_df.client.runtime import processors
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
-    [("200000 100000", 2), ("150000 100000", 2), ("1000 100000", 1)],
+    ("text", "expected"), [("200000 100000", 2), ("150000 100000", 2), ("1000 100000", 1)]
 )
 def test_the_limit_of_a_container(tmp_path: Path, text: str, expected: int) -> None:
     file = tmp_path / "cpu.max"

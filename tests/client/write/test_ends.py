@@ -76,9 +76,7 @@ def test_a_flush_ends_by_its_clock_while_another_thread_writes(
     assert count(connection, PATHS[0]) == 1
 
 
-def test_a_flush_may_wait_for_ever_in_the_words_of_java(
-    connection: fluss.FlussConnection,
-) -> None:
+def test_a_flush_may_wait_for_ever_in_the_words_of_java(connection: fluss.FlussConnection) -> None:
     writer = connection.get_table(PATHS[0]).new_append().create_writer()
     handle = writer.append({"id": 1})
     writer.flush(2**63 - 1)

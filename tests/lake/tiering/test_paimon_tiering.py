@@ -411,9 +411,7 @@ def test_a_round_that_is_interrupted_before_its_commit_leaves_no_files(
 
 
 def test_a_number_that_comes_again_and_fluss_does_not_take_is_told(
-    connection: fluss.FlussConnection,
-    paimon_tiering: LocalCluster,
-    monkeypatch: pytest.MonkeyPatch,
+    connection: fluss.FlussConnection, paimon_tiering: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_of(paimon_tiering, "log", "not_taken")
     table.write(list(range(100)), 0)

@@ -63,8 +63,7 @@ def create_database(
 def create_table(
     table: Table,
     schema: Annotated[
-        str,
-        typer.Option(metavar="'NAME TYPE, ...'", help="Its columns, as in 'id INT, day DATE'."),
+        str, typer.Option(metavar="'NAME TYPE, ...'", help="Its columns, as in 'id INT, day DATE'.")
     ],
     primary_key: Annotated[
         str | None, typer.Option(metavar=Names, help="Columns of the primary key.")

@@ -63,11 +63,7 @@ def list_configs(
     with errors_as_messages():
         entries = open_existing(connection).get_admin().describe_cluster_configs()
         rows = [
-            {
-                "key": entry.key,
-                "value": entry.shown,
-                "source": entry.source.value,
-            }
+            {"key": entry.key, "value": entry.shown, "source": entry.source.value}
             for entry in entries
             if not changed or entry.source.value.startswith("DYNAMIC")
         ]

@@ -30,8 +30,7 @@ Reset = Annotated[
     typer.Option("--reset", metavar="KEY", help="Put a property back; repeat for more."),
 ]
 Spec = Annotated[
-    list[str],
-    typer.Argument(metavar="COLUMN=VALUE...", help="The value of each partition column."),
+    list[str], typer.Argument(metavar="COLUMN=VALUE...", help="The value of each partition column.")
 ]
 
 
