@@ -169,6 +169,12 @@ class TablePath:
         if isinstance(source, TablePath):
             path = source
         elif isinstance(source, str):
+            if "/" in source or "\\" in source:
+                raise FlussError(
+                    f"invalid table {source!r}: expected 'table' or 'database.table'; a folder of"
+                    " data is where a connection leads: connection='...'",
+                    ErrorCode.INVALID_TABLE_EXCEPTION,
+                )
             database, dot, table = source.rpartition(".")
             path = cls(database if dot else default_database or DEFAULT_DATABASE, table)
         else:

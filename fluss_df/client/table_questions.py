@@ -5,7 +5,8 @@ The part of :class:`~fluss_df.client.admin.FlussAdmin` that scans and writers as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 from fluss_df.client.cluster import in_process_questions as direct_questions
 from fluss_df.client.cluster.leader_requests import bucket_offsets, offsets_by_clock
@@ -21,11 +22,18 @@ from fluss_df.client.context import ClientContext
 from fluss_df.client.runtime.awaitable import Ready, answered_at_once
 from fluss_df.client.runtime.io_thread import IOThread
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket, TablePath
+from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket, TablePath, nearest
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.message_parts import path_message
 from fluss_df.schema import Schema, TableInfo
+
+# what servers answer to values of columns that are none of a table's partition columns
+_WRONG_PARTITION = (
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
+    ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
+)
 
 
 class TableQuestions(Ready):
@@ -89,6 +97,34 @@ class TableQuestions(Ready):
             ErrorCode.TABLE_NOT_EXIST,
         )
 
+    @contextlib.asynccontextmanager
+    async def _clearer(
+        self, path: TablePath, spec: Mapping[str, str] | None = None
+    ) -> AsyncIterator[None]:
+        """Make clearer what a server says of a table that is missing, or has other partitions.
+
+        Servers answer with words of their own classes, some without the table's name.
+        """
+        try:
+            yield
+        except FlussError as error:
+            code = error.error_code
+            if code == ErrorCode.TABLE_NOT_EXIST:
+                raise FlussError((await self._no_table(path)).message, code) from None
+            if spec is None or code not in _WRONG_PARTITION:
+                raise
+            keys = (await self.table_info(path)).get_partition_keys()
+            other = next((key for key in spec if key not in keys), None)
+            if not keys:
+                raise FlussError(f"table {path} has no partitions", code) from None
+            if other is None:
+                raise
+            raise FlussError(
+                f"table {path} has no partition column '{other}' (there are: {', '.join(keys)})"
+                f"{nearest(other, keys)}",
+                code,
+            ) from None
+
     async def table_schema(self, table_path: TablePath, schema_id: int) -> Schema:
         """Return a schema of a table by its id; a coroutine of the I/O thread."""
         response = await self._cluster.request_any(
@@ -126,7 +162,8 @@ class TableQuestions(Ready):
     ) -> list[PartitionInfo]:
         """Coroutine of :meth:`list_partition_infos`, on the I/O thread."""
         request = partition_infos_request(table_path, partition_spec)
-        response = await self._cluster.request_any(api.LIST_PARTITION_INFOS, request)
+        async with self._clearer(table_path, partition_spec):
+            response = await self._cluster.request_any(api.LIST_PARTITION_INFOS, request)
         infos = partition_infos_of(response)
         self._cluster.learn_partitions(infos)
         return infos

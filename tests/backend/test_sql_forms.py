@@ -377,6 +377,13 @@ def test_groups_whose_lists_are_unnested_are_ordered_by_what_their_rows_say(
         ("d BETWEEN 1 AND 5", "a DATE is compared with a number"),
         ("s = 3", "a text is compared with a number: write '3', or CAST"),
         ("s IN ('a', 3)", "a text is compared with a number"),
+        ("id = '1'", r"a number is compared with a text: leave the quotes out.* column 35\)"),
+        ("id NOT IN (1, '2')", "a number is compared with a text"),
+        ("id BETWEEN '1' AND '3'", "a number is compared with a text"),
+        ("'1' < id", "a number is compared with a text"),
+        ("id IS DISTINCT FROM '1'", "a number is compared with a text"),
+        ("NULLIF(id, '1') IS NULL", "a number is compared with a text"),
+        ("CAST(s AS DOUBLE) = s", "a number is compared with a text: CAST one of both"),
     ],
 )
 def test_numbers_beside_times_and_texts_are_refused(
@@ -395,6 +402,7 @@ def test_numbers_beside_times_and_texts_are_refused(
             r"SELEC begins no statement \(line 2, column 2\); did you mean 'SELECT'",
         ),
         ("SELECT nme FROM t", r'unable to find column "nme".*column 8\)$'),
+        ("SELECT s FROM t WHERE id = 1 ORDER BY sx", r'"sx"; valid columns.*column 39\)$'),
     ],
 )
 def test_slips_are_told_with_what_is_meant(con: Backend, query: str, told: str) -> None:

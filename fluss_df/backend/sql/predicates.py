@@ -281,12 +281,14 @@ def _type_numbers(node: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
     # the results of a CASE are not compared
     for values in groups[1:] if isinstance(node, exp.Case) else groups:
         kinds = [_number_or_text(value.unnest(), frames) for value in values]
-        if isinstance(node, _ORDERED) and pl.Decimal in kinds and pl.String in kinds:
+        number = next((kind for kind in kinds if kind is not None and kind.is_numeric()), None)
+        if isinstance(node, (*_ORDERED, exp.Nullif)) and number is not None and pl.String in kinds:
             text = values[kinds.index(pl.String())].unnest()
+            way_out = "leave the quotes out, or " if isinstance(text, exp.Literal) else ""
             raise FlussError(
-                f"SQL cannot be run: {node.sql(Fluss, comments=False)[:80]}: a DECIMAL is compared"
-                " with a text: leave the quotes out, or CAST one of both"
-                f"{spot(text)}"
+                f"SQL cannot be run: {node.sql(Fluss, comments=False)[:80]}: a"
+                f" {'DECIMAL' if number == pl.Decimal else 'number'} is compared with a text:"
+                f" {way_out}CAST one of both{spot(text)}"
             )
         if isinstance(node, _ORDERED) and any(number_in(value) is not None for value in values):
             asked = (v for v in values if not isinstance(v.unnest(), (exp.Literal, exp.Neg)))

@@ -382,7 +382,9 @@ def _meant(reason: str, tree: exp.Expr) -> str:
 
 def _named(reason: str, tree: exp.Expr) -> str:
     """Return where a statement has a name that Polars complains of, if it is found."""
-    named = set(re.findall(r"[\"'`](\w+)[\"'`]", reason))
+    # what follows are the names that there are
+    wrong = re.split(r"; valid |Did you mean", reason)[0]
+    named = set(re.findall(r"[\"'`](\w+)[\"'`]", wrong))
     for node in tree.find_all(exp.Identifier, exp.Anonymous, exp.Func):
         if node.name in named and spot(node):
             return spot(node)

@@ -91,13 +91,21 @@ def _for_output(lines: str) -> str:
     return _BEYOND_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], lines)
 
 
+# a way out in Python, and that of the command line
+_IN_PYTHON = re.compile(r"(, or pass|;) lake=False (for|reads) what Fluss itself has")
+_IN_SQL = (
+    "; 'fluss-df sql' reads what Fluss itself has, with the hint /*+"
+    " OPTIONS('scan.startup.mode'='earliest') */ behind the table's name"
+)
+
+
 @contextlib.contextmanager
 def errors_as_messages() -> Iterator[None]:
     """Turn an error that is meant for the user into a message and exit code 1."""
     try:
         yield
     except FlussError as error:
-        err.print(f"[bold red]error:[/] {escape(str(error))}")
+        err.print(f"[bold red]error:[/] {escape(_IN_PYTHON.sub(_IN_SQL, str(error)))}")
         raise typer.Exit(EXIT_ERROR) from error
     except BrokenPipeError:
         # the reader of the output, such as head, has closed its end of the pipe

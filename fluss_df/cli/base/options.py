@@ -82,6 +82,12 @@ def open_existing(connection: str | None) -> FlussConnection:
     if isinstance(folder, Path):
         from fluss_df.engine.files.files import holds_data
 
+        if folder.expanduser().is_file():
+            raise FlussError(
+                f"{folder} is a file: -c names a folder of data of Fluss, or the address of a"
+                " server; 'fluss-df load' reads files",
+                ErrorCode.STORAGE_EXCEPTION,
+            )
         if not holds_data(folder.expanduser()):
             raise FlussError(
                 f"there is no data of Fluss in the folder {folder}: is its name right?"

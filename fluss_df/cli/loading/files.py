@@ -45,6 +45,14 @@ TEXTS = (*_DELIMITERS, *LINES)
 #: How names of files that are read may end.
 ENDINGS = (*_SCANS, *TEXTS, *(f"{text}.gz" for text in TEXTS))
 
+# how files begin that are not text
+_BEGINNINGS = {
+    b"PAR1": "Parquet",
+    b"ARROW1": "an Arrow file",
+    b"\x1f\x8b": "compressed by gzip",
+    b"PK\x03\x04": "a ZIP archive, or of Excel: save it as CSV or Parquet",
+}
+
 _BLOCK = 4 << 20
 # what a block of CSV may grow to for the sake of a long row
 _LARGEST_BLOCK = 1 << 30
@@ -247,7 +255,7 @@ class Source:
                 with self.open() as file:
                     reader = self._reader(file, columns, block)
                     if given < 0:
-                        self._check_names(reader.schema.names)
+                        self.check_names(reader.schema.names)
                         yield pa.RecordBatch.from_pylist([], reader.schema)
                         given = 0
                     skip = given
@@ -267,7 +275,7 @@ class Source:
                     ) from None
                 block *= 8
 
-    def _check_names(self, names: list[str]) -> None:
+    def check_names(self, names: list[str]) -> None:
         """Raise for what looks like several columns with another character between them."""
         other = next((c for c in _SEPARATORS if c in names[0]), None) if len(names) == 1 else None
         if other is not None and self.separator is None:
@@ -366,13 +374,22 @@ def _check_utf8(source: Source) -> None:
             try:
                 decoder.decode(line, final=True)
             except UnicodeDecodeError as error:
-                raise source.error(
-                    number,
-                    None,
-                    f"byte {line[error.start]:#04x} at {error.start + 1} is not UTF-8, which files"
-                    " of text are read as: convert it, as with iconv -f latin1 -t utf8",
-                ) from None
+                raise source.error(number, None, _not_utf8(source, line, error)) from None
             decoder.reset()
+
+
+def _not_utf8(source: Source, line: bytes, error: UnicodeDecodeError) -> str:
+    """Say of a file that is no UTF-8 what it seems to be."""
+    with source.open() as file:
+        head = file.read(8)
+    for begins, name in _BEGINNINGS.items():
+        if head.startswith(begins):
+            return f"it is not text but {name}: give the file the ending that says so"
+    code = "UTF-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "latin1"
+    return (
+        f"byte {line[error.start]:#04x} at {error.start + 1} is not UTF-8, which files of text are"
+        f" read as: convert it, as with iconv -f {code} -t utf8"
+    )
 
 
 @contextlib.contextmanager
@@ -396,6 +413,7 @@ def _records(source: Source) -> Iterator[int]:
             for record in reader:
                 if width is None:
                     width = len(record)
+                    source.check_names(record)
                 elif record or width == 1:
                     if record and len(record) != width:
                         raise source.error(

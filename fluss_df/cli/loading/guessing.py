@@ -133,10 +133,10 @@ _PRECISIONS = {
 }
 
 
-def parse_schema(text: str) -> list[Column]:
+def parse_schema(text: str, option: str = "--schema") -> list[Column]:
     """Read ``"id INT, name STRING, price DECIMAL(10, 2)"``.
 
-    Raises FlussError for what is no name with a type, naming it.
+    Raises FlussError for what is no name with a type, naming it and the option.
     """
     columns = []
     for part in re.split(r",(?![^(]*\))", text):
@@ -144,34 +144,40 @@ def parse_schema(text: str) -> list[Column]:
         kind = None if column is None else _TYPE.match(column[4])
         if column is None or kind is None:
             raise FlussError(
-                f"--schema: {part.strip()!r}: expected a name and a type, as in"
-                " 'id INT, price DECIMAL(10, 2)'"
+                f"{option}: {part.strip()!r}: expected a name and a type, as in"
+                f" 'id INT, price DECIMAL(10, 2)'{_nested(text)}"
             )
         name = column[1] or column[2] or column[3]
-        columns.append(Column(name, _type(name, kind)))
+        try:
+            columns.append(Column(name, _type(kind)))
+        except FlussError as error:
+            raise FlussError(f"{option}: column '{name}': {error.message}") from None
     return columns
 
 
-def _type(name: str, match: re.Match[str]) -> DataType:
+def _nested(text: str) -> str:
+    """Say where to write types that hold others, if a text has one."""
+    if re.search(r"\b(ARRAY|MAP|ROW)\b", text, re.I) is None:
+        return ""
+    return "; ARRAY, MAP and ROW are for CREATE TABLE and ALTER TABLE of fluss-df sql"
+
+
+def _type(match: re.Match[str]) -> DataType:
     root = _NAMES.get(match[1].upper())
     if root is None:
         raise FlussError(
-            f"--schema: column '{name}': there is no type {match[1]}; there are"
-            f" {', '.join(sorted(_NAMES))}"
+            f"there is no type {match[1]}; there are {', '.join(sorted(_NAMES))}{_nested(match[1])}"
         )
     first = None if match[2] is None else int(match[2])
     second = None if match[3] is None else int(match[3])
     nullable = match[4] is None
-    try:
-        if root is _R.DECIMAL:
-            return DataType(root, nullable, precision=first or 10, scale=second or 0)
-        if root in _PRECISIONS and second is None:
-            precision = _PRECISIONS[root] if first is None else first
-            return DataType(root, nullable, precision=precision)
-        if root in (_R.CHAR, _R.BINARY) and second is None:
-            return DataType(root, nullable, length=first or 1)
-        if first is not None:
-            raise FlussError(f"{match[1]} has no parameter")
-        return DataType(root, nullable)
-    except FlussError as error:
-        raise FlussError(f"--schema: column '{name}': {error.message}") from None
+    if root is _R.DECIMAL:
+        return DataType(root, nullable, precision=first or 10, scale=second or 0)
+    if root in _PRECISIONS and second is None:
+        precision = _PRECISIONS[root] if first is None else first
+        return DataType(root, nullable, precision=precision)
+    if root in (_R.CHAR, _R.BINARY) and second is None:
+        return DataType(root, nullable, length=first or 1)
+    if first is not None:
+        raise FlussError(f"{match[1]} has no parameter")
+    return DataType(root, nullable)

@@ -38,13 +38,13 @@ from fluss_df.io.runs.checkpoint import (
 from fluss_df.io.runs.ledger import TableLedger
 from fluss_df.io.runs.losses import Losses
 from fluss_df.io.runs.micro_batches import MicroBatch
-from fluss_df.io.sinks.sink import require_partitions
+from fluss_df.io.sinks.sink import names_of_partitions, require_partitions
 from fluss_df.io.sinks.target import TableLayout, Target, arrow_types, find_target
 from fluss_df.metadata import TablePath
 from fluss_df.polars_adapter.plans import run_into
 from fluss_df.polars_adapter.scans import polars_text
 from fluss_df.record.python.coerce import coerce
-from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.types import Column, arrow_schema
 
 _JOB = "job.json"
@@ -230,6 +230,8 @@ class Load:
         with _polars_errors(sources):
             schema = frame.collect_schema()
             target = self._target(schema, given)
+            if target.info is not None:
+                self._require_columns(target.info, sources, found)
             rows = self._check(frame, target, schema)
         return frame, target, rows
 
@@ -259,6 +261,22 @@ class Load:
                 f"{source.path}: its columns are {', '.join(kinds)}, those of {sources[0].path}"
                 f" {', '.join(found[0])}; nothing was loaded"
             )
+
+    def _require_columns(
+        self, info: TableInfo, sources: Sequence[Source], found: Sequence[Mapping[str, pl.DataType]]
+    ) -> None:
+        """Raise for a column of a file that the table does not have."""
+        there = info.get_column_names()
+        shown = ", ".join(there[:20]) + (", ..." if len(there) > 20 else "")
+        for source, kinds in zip(sources, found, strict=True):
+            for name in kinds:
+                if name not in there:
+                    raise source.error(
+                        None,
+                        name,
+                        f"table {self.path} has no such column, but {shown}: take it out of the"
+                        " file, or add it to the table with 'fluss-df alter table --add-columns'",
+                    )
 
     def _target(self, schema: pl.Schema, given: Mapping[str, Column]) -> Target:
         target = find_target(
@@ -305,7 +323,10 @@ class Load:
         def check(part: pl.DataFrame) -> None:
             nonlocal rows
             fitting = coerce(part.to_arrow(), target.columns, table=str(self.path))
-            if not creates:
+            if creates:
+                # for values that can name none
+                names_of_partitions(target, fitting)
+            else:
                 require_partitions(target, fitting, "--create-partitions", there)
             rows += part.height
 

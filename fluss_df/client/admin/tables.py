@@ -57,9 +57,9 @@ class TableAdmin(TableQuestions):
     @blocking
     async def drop_table(self, table_path: TablePath, ignore_if_not_exists: bool = False) -> None:
         """Drop a table with all its data."""
-        await drop_table(
-            self._cluster, checked(table_path), ignore_if_not_exists=bool(ignore_if_not_exists)
-        )
+        path = checked(table_path)
+        async with self._clearer(path):
+            await drop_table(self._cluster, path, ignore_if_not_exists=bool(ignore_if_not_exists))
 
     def get_table(self, table_path: TablePath) -> TableInfo:
         """Return what is known of a table; the older name of :meth:`get_table_info`."""
@@ -163,8 +163,9 @@ class TableAdmin(TableQuestions):
                 f"nothing to change in table {path}: give add_columns, set_properties or"
                 " reset_properties"
             )
-        with changing():
-            await self._cluster.request_coordinator(api.ALTER_TABLE, request)
+        async with self._clearer(path):
+            with changing():
+                await self._cluster.request_coordinator(api.ALTER_TABLE, request)
 
     @blocking
     async def get_table_stats(
@@ -208,9 +209,11 @@ class TableAdmin(TableQuestions):
         ignore_if_exists: bool = False,
     ) -> None:
         """Create a partition, given the value of each partition column."""
-        await create_partition(
-            self._cluster, checked(table_path), partition_spec, ignore_if_exists=ignore_if_exists
-        )
+        path = checked(table_path)
+        async with self._clearer(path, partition_spec):
+            await create_partition(
+                self._cluster, path, partition_spec, ignore_if_exists=ignore_if_exists
+            )
 
     @blocking
     async def drop_partition(
@@ -220,15 +223,16 @@ class TableAdmin(TableQuestions):
         ignore_if_not_exists: bool = False,
     ) -> None:
         """Drop a partition with all its data."""
-        await self._cluster.request_coordinator(
-            api.DROP_PARTITION,
-            pb.DropPartitionRequest(
-                table_path=path_message(checked(table_path)),
-                partition_spec=partition_spec_message(partition_spec),
-                ignore_if_not_exists=bool(ignore_if_not_exists),
-            ),
-            done_by_lost_try=ErrorCode.PARTITION_NOT_EXISTS,
+        path = checked(table_path)
+        request = pb.DropPartitionRequest(
+            table_path=path_message(path),
+            partition_spec=partition_spec_message(partition_spec),
+            ignore_if_not_exists=bool(ignore_if_not_exists),
         )
+        async with self._clearer(path, partition_spec):
+            await self._cluster.request_coordinator(
+                api.DROP_PARTITION, request, done_by_lost_try=ErrorCode.PARTITION_NOT_EXISTS
+            )
 
     async def _partition(self, info: TableInfo, name: str) -> PartitionInfo:
         partitions = {p.partition_name: p for p in await self.partition_infos(info.table_path)}

@@ -137,6 +137,8 @@ class Writing:
         buckets = self.buckets()
         rows = sum(bucket.rows for bucket in buckets)
         text = f"table {self._target.path}: nothing was written before"
+        if self._target.info is None:
+            text += "; the table was created for this, and is empty"
         if rows:
             shown = ", ".join(map(str, buckets[:SHOWN]))
             more = f", ... {len(buckets) - SHOWN} more" if len(buckets) > SHOWN else ""

@@ -107,6 +107,24 @@ WRONG: list[tuple[str, str | bytes, str]] = [
     ("none.arrow", b"", "none.arrow: it is empty, and no arrow file"),
     ("cut.parquet", b"PAR1xyz", "cut.parquet: it cannot be read: "),
     ("cut.arrow", b"ARROW1\0\0abc", "cut.arrow: it cannot be read: "),
+    (
+        "semicolons.csv",
+        "a;b\n1;1,5\n2;8,0\n",
+        "name the character between columns with --separator",
+    ),
+    (
+        "wide.csv",
+        "a,b\n1,2\n".encode("utf-16"),
+        "line 1: byte 0xff at 1 is not UTF-8, which files of"
+        " text are read as: convert it, as with iconv -f UTF-16",
+    ),
+    ("columns.csv", b"PAR1\x15\xb5\n", "line 1: it is not text but Parquet"),
+    ("squeezed.csv", gzip.compress(b"a\n1\n"), "it is not text but compressed by gzip"),
+    (
+        "sheet.csv",
+        b"PK\x03\x04\xff",
+        "it is not text but a ZIP archive, or of Excel: save it as CSV",
+    ),
     ("cut.csv.gz", gzip.compress(b"a\n" * 999)[:-9], "cut.csv.gz: it cannot be read: "),
 ]
 
@@ -172,3 +190,28 @@ def test_the_way_to_a_table_is_an_option(at: Run, tmp_path: Path, place: str, ta
         pass
     message = refused(at("load", put(tmp_path, "a.csv", "a\n1\n"), "--into", table))
     assert message.endswith("--create creates it [TABLE_NOT_EXIST, code 7]")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("b.csv", "a,town\n1,x\n"), ("b.jsonl", '{"town": 1}\n')]
+)
+def test_a_column_that_the_table_lacks_is_told_with_its_file(
+    at: Run, tmp_path: Path, table: str, name: str, content: str
+) -> None:
+    ok(at("load", put(tmp_path, "a.csv", "a,city\n1,x\n"), "--into", table, "--create"))
+    found = refused(at("load", put(tmp_path, name, content), "--into", table))
+    assert f"{name}, column 'town': table " in found
+    assert "has no such column, but a, city: take it out of the file, or add it" in found
+    assert "nothing was loaded" in found
+    assert count(at, table) == 1
+
+
+def test_a_value_that_can_name_no_partition_leaves_no_table(
+    at: Run, tmp_path: Path, table: str
+) -> None:
+    path = put(tmp_path, "days.csv", "day,id\na,1\na b,2\n")
+    found = refused(at("load", path, "--into", table, "--create", "--partition-by", "day"))
+    assert "column 'day'" in found
+    assert "'a b' cannot name a partition" in found
+    assert "nothing was loaded" in found
+    assert "does not exist" in refused(at("count", table))

@@ -222,9 +222,13 @@ def alter_table(
     """Add columns to a table, and change its properties."""
     with errors_as_messages():
         opened, path = open_table(connection, table)
+        if not (add_columns or set or reset):
+            raise FlussError(
+                f"nothing to change in table {path}: give --add-columns, --set or --reset"
+            )
         opened.get_admin().alter_table(
             path,
-            add_columns=parse_schema(add_columns) if add_columns else None,
+            add_columns=parse_schema(add_columns, "--add-columns") if add_columns else None,
             set_properties=pairs(set or (), "--set"),
             reset_properties=reset or (),
         )
