@@ -28,7 +28,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 def parsed(kind: type[MessageT], data: Buffer, what: str) -> MessageT:
-    """Return a message; raise ProtocolError, which names ``what``, where the bytes are none."""
+    """Return a message; raise ProtocolError, naming ``what``, where the bytes are no such one."""
     try:
         message = kind.FromString(bytes(data))
     except DecodeError as error:
