@@ -274,13 +274,10 @@ def resolve_connection(connection: object | None = None) -> FlussConnection:
 
     The same address or settings give the same connection, so that queries share its sockets.
 
-    Raises FlussError when there is no default, naming the ways to set one.
+    ``connection`` is what :func:`connect` takes, an open connection, or None for the default one:
+    that of :func:`set_default_connection`, else ``FLUSS_BOOTSTRAP_SERVERS``.
 
-    Parameters
-    ----------
-    connection
-        What :func:`connect` takes, an open connection, or None for the default one:
-        that of :func:`set_default_connection`, else ``FLUSS_BOOTSTRAP_SERVERS``.
+    Raises FlussError when there is no default, naming the ways to set one.
     """
     if isinstance(connection, FlussConnection):
         return connection

@@ -35,14 +35,7 @@ async def ask_leaders(
 
     Leaders that moved or are not yet elected are waited for, up to ``retry-timeout``.
 
-    Parameters
-    ----------
-    cluster, info, buckets
-        Buckets of a table, of any partitions.
-    what
-        What is asked for, for error messages.
-    ask
-        Asks for buckets of one partition that have one leader.
+    The buckets may be of any partitions of the table. ``what`` is what is asked for, for errors.
     """
     todo = list(buckets)
     for bucket in todo:

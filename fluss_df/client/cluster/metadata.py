@@ -132,19 +132,11 @@ class Cluster:
         on_lost_try: Callable[[], object] | None = None,
         retry_timeout_ms: float | None = None,
     ) -> ResponseT:
-        """Ask the coordinator, retrying for a while.
+        """Ask the coordinator, retrying for a while: by default for ``retry-timeout``.
 
-        Parameters
-        ----------
-        api, message
-            The request.
-        done_by_lost_try
-            The error code that means success where an earlier try was lost on the way: "already
-            exists" after a create whose answer never came.
-        on_lost_try
-            Called when a try is lost on the way.
-        retry_timeout_ms
-            How long that while is; by default that of the configuration.
+        A try counts as lost where its answer did not come, or too late: the coordinator may have
+        acted on it. ``on_lost_try`` is called then. ``done_by_lost_try`` is the error code that
+        means success after a lost try: "already exists" for a create.
         """
         lost = False
 

@@ -57,10 +57,7 @@ async def create_table(
 ) -> None:
     """Create a table, and wait for a moment until the cluster serves it.
 
-    Raises
-    ------
-    FlussError
-        ``TABLE_ALREADY_EXIST`` unless ``ignore_if_exists``, and what else the server says.
+    Raises ``TABLE_ALREADY_EXIST`` unless ``ignore_if_exists``, and what else the server says.
     """
     request = pb.CreateTableRequest(
         table_path=path_message(path), table_json=descriptor.to_json(), ignore_if_exists=False
@@ -169,10 +166,8 @@ async def create_partition(
 ) -> None:
     """Create a partition, given the value of each partition column.
 
-    Raises
-    ------
-    FlussError
-        Where the coordinator took no note of the table, and what else the server says.
+    Raises FlussError where the coordinator does not know the table, as the module explains, and
+    what else the server says.
     """
     await _require_noted(cluster, path)
     request = pb.CreatePartitionRequest(

@@ -38,25 +38,19 @@ _WAIT_S = 0.2
 
 
 class ChunkRead:
-    """Fetches positions one after the other; iterate it once.
-
-    A chunk is yielded with its position.
+    """Fetches positions one after the other; iterate it once. A chunk is yielded with its position.
 
     Small buckets that follow are fetched along with the first one, and wait their turn: at most
-    about ``scanner.log.fetch.max-bytes`` twice are held.
+    about twice ``scanner.log.fetch.max-bytes`` are held.
 
     Parameters
     ----------
-    connection, info
-        The table.
     projection
         Indexes of the columns to ask servers for, ascending; None for all.
     positions
         What to read, each with a stop offset, in the order of the result.
-    metrics
-        What is counted.
     server_filter
-        By what servers may leave out log batches.
+        The filter by which servers may leave out log batches.
     bucket_bytes
         The most bytes of a bucket in an answer; see :class:`LogFetcher`.
     apart

@@ -49,14 +49,8 @@ class LogFetcher:
 
     Parameters
     ----------
-    cluster
-        The cluster.
-    info
-        The table.
     projection
         Indexes of the columns to fetch, ascending, or None for all.
-    metrics
-        Where requests, bytes and retries are counted.
     max_wait_ms
         How long a server may wait for new data at the end of the log.
     begin_small

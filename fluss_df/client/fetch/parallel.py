@@ -67,14 +67,8 @@ class ParallelRead(Generic[T]):
 
     Parameters
     ----------
-    connection, info
-        The table.
-    columns, metadata_columns
-        The columns to read.
     positions
         The buckets, each with its first offset and its stop offset, in the order of the result.
-    metrics
-        The counters of the read.
     convert
         Makes the result of each decoded table, on the thread that decoded it.
     ahead_bytes

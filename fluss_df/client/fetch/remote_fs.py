@@ -92,16 +92,9 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a file is.
+    """Where a file is: a path in a file system.
 
-    Parameters
-    ----------
-    filesystem
-        The file system.
-    path
-        The path in it.
-    token
-        What it was opened with.
+    ``token`` has the credentials that the file system was opened with.
     """
 
     filesystem: fs.FileSystem

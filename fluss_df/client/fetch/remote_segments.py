@@ -160,12 +160,9 @@ class RemoteRead(Closing):
     is what retention does to a reader, the read ends early for the caller to ask the server again;
     when that leads to the same failure at the same offset, it is raised.
 
-    Raises FlussError when the answer makes no sense.
+    ``done`` is true when there is nothing more to take.
 
-    Attributes
-    ----------
-    done
-        Whether there is nothing more to take.
+    Raises FlussError when the answer makes no sense.
     """
 
     def __init__(

@@ -20,13 +20,7 @@ _MOST_ROWS = 1 << 16
 
 @dataclass(slots=True)
 class Room:
-    """What may still be joined to a chunk.
-
-    Attributes
-    ----------
-    size, rows
-        The bytes and rows that were joined so far.
-    """
+    """How much may still be joined to a chunk; counts the bytes and rows joined so far."""
 
     size: int = 0
     rows: int = 0

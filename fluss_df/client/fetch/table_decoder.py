@@ -117,28 +117,14 @@ class _Part:
 class TableDecoder:
     """Decodes what was fetched of a table; for any number of threads.
 
-    Parameters
-    ----------
-    connection, info
-        The table.
-    columns
-        The columns wanted, in this order.
-    metadata_columns
-        Of ``_partition``, ``_bucket``, ``_change_type``, ``_log_offset`` and
-        ``_commit_timestamp``, which to append.
-    metrics
-        Where rows and batches are counted.
-    views
-        Whether strings and binary data of Arrow batches come as views, for Polars.
-    piece_bytes
-        About how many received bytes are decoded at once, but never less than one log batch.
+    The result has ``columns`` in their order, then ``metadata_columns``: any of ``_partition``,
+    ``_bucket``, ``_change_type``, ``_log_offset`` and ``_commit_timestamp``. ``schema`` is its
+    schema.
 
-    Attributes
-    ----------
-    projection
-        Indexes of the columns to ask servers for, ascending; None when all are wanted.
-    schema
-        The schema of the result.
+    With ``views``, strings and binary data of Arrow batches come as views, for Polars. About
+    ``piece_bytes`` received bytes are decoded at once, but never less than one log batch.
+
+    ``projection`` is the indexes of the columns to ask servers for, ascending; None for all.
     """
 
     def __init__(

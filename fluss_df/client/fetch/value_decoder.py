@@ -31,17 +31,8 @@ _FEW_ROWS = 16
 class ValueReader:
     """Decodes what servers send of a primary-key table; for any number of threads.
 
-    Parameters
-    ----------
-    connection, info
-        The table.
-    columns
-        The columns wanted, in this order; None for all. One that a value's schema lacks is null.
-
-    Attributes
-    ----------
-    schema
-        The schema of the result; every column may be null, since older rows can lack it.
+    The result has ``columns`` in their order; None stands for all. ``schema`` is its schema. Every
+    column of it may be null, since older rows can lack it.
     """
 
     def __init__(

@@ -42,16 +42,8 @@ _ROW = "\0row"
 class Asker:
     """The common part of both lookups: keys to buckets, answers back to the rows of the keys.
 
-    Parameters
-    ----------
-    connection, info
-        The table.
-    columns
-        The columns of a key as users give it.
-    encoded
-        Those of them that are encoded as the key; the others name the partition.
-    prefix
-        Whether a key is a prefix.
+    ``columns`` are those of a key as users give it. ``encoded`` are those of them that are encoded
+    as the key; the others name the partition. ``prefix`` says whether a key is a prefix.
     """
 
     def __init__(

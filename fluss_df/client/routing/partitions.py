@@ -32,13 +32,7 @@ CountOf: TypeAlias = Callable[[int | None], int]
 
 
 class Assigner(Protocol):
-    """Gives rows their buckets.
-
-    Attributes
-    ----------
-    spread
-        Over how many buckets it spreads the rows of a batch.
-    """
+    """Gives rows their buckets; ``spread`` is over how many it spreads the rows of a batch."""
 
     spread: int
 
@@ -163,14 +157,8 @@ def bucket_assigner(
 
     A bucket key always decides; without one, the configured assigner does.
 
-    Parameters
-    ----------
-    info, config
-        The table, and the assigner.
-    columns
-        The columns of a row that comes alone; None for all of the table.
-    count_of
-        Returns how many buckets a partition has; the partition is None where there are none.
+    ``columns`` are those of a row that comes alone; None for all of the table. ``count_of`` returns
+    how many buckets a partition has; it gets None where the table has no partitions.
     """
     if info.get_bucket_keys():
         return _HashAssigner(info, info.schema.columns if columns is None else columns, count_of)

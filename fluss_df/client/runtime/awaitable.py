@@ -138,10 +138,7 @@ def answered_at_once(
 ]:
     """Make a method as :func:`blocking` does, which first sees whether the answer is at hand.
 
-    Parameters
-    ----------
-    at_once
-        Returns the answer without the I/O thread; None where there is none.
+    ``at_once`` returns the answer without the I/O thread, or None where it has none.
     """
 
     def decorate(

@@ -56,15 +56,7 @@ class _GivenUpError(Exception):
 class OneRead:
     """A read that happens once, and ends early where nobody waits for it any more.
 
-    Parameters
-    ----------
-    what
-        What is read, for messages.
-
-    Attributes
-    ----------
-    begun
-        Whether it was begun.
+    ``what`` is what is read, for errors.
     """
 
     def __init__(self, what: str) -> None:
@@ -104,19 +96,19 @@ class BucketReads(Generic[T]):
     targets
         The buckets, in the order of the result.
     read
-        Reads one from its beginning.
+        Reads one bucket from its beginning.
     pause
-        Is called with a bucket, the error that ended its read, and how long that has been tried:
-        waits before it is begun again, or raises.
+        Called with a bucket, the error that ended its read, and the backoff, which knows for how
+        long that has been tried. It waits before the read is begun again, or raises.
     interrupted
         Makes the error for a bucket of which the caller has something already.
     retry_ms
-        How long an interrupted read is begun again.
+        For how long an interrupted read is begun again.
     threads
-        How many buckets are read at once, at the most.
+        The most buckets that are read at once.
     whole
-        Whether the caller gets nothing of a bucket before it is read to its end: then it can always
-        be begun again, and memory has no bound.
+        Whether the caller gets nothing of a bucket before it is read to its end. Then the read can
+        always be begun again, and memory has no bound.
     """
 
     def __init__(

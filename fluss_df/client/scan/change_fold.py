@@ -17,16 +17,11 @@ _FOLD_ROWS = 1 << 18
 
 
 class ChangeFold:
-    """The last change of each key; memory is that of these, and of a few more changes.
+    """The last change of each key; holds these in memory, and a few more changes.
 
-    Parameters
-    ----------
-    key_columns
-        The columns of the key within a partition.
-    lake_format
-        How keys are encoded, see :func:`fluss_df.record.keys.keys.encode_keys`.
-    schema
-        The columns of the changes, the key's among them.
+    ``key_columns`` are those of the key within a partition, encoded as
+    :func:`fluss_df.record.keys.keys.encode_keys` does for ``lake_format``. ``schema`` is that of
+    the changes, which have the columns of the key.
     """
 
     def __init__(

@@ -60,16 +60,8 @@ _FLAGS: int = sum(getattr(os, flag, 0) for flag in ("O_NONBLOCK", "O_CLOEXEC", "
 class KvSnapshot:
     """A snapshot of one bucket.
 
-    Attributes
-    ----------
-    bucket
-        The bucket.
-    snapshot_id
-        Its id.
-    log_offset
-        The changes below this offset are in it, and no others.
-    files
-        (URI, local name) of its files.
+    The snapshot has all changes below ``log_offset``, and no others. ``files`` are (URI, local
+    name).
     """
 
     bucket: TableBucket
@@ -221,21 +213,11 @@ def snapshot_entries(
 ) -> Iterator[tuple[pa.Array | None, list[bytes]]]:
     """Read a snapshot, a few MB at a time.
 
+    Yields the values, and the key of each unless ``keys`` is false.
+
     Raises ``STORAGE_EXCEPTION`` when a file cannot be read; ``KV_SNAPSHOT_NOT_EXIST_EXCEPTION``
     when one is gone, because a newer snapshot took its place. Raises ProtocolError when the files
     are damaged, also behind rows that were yielded.
-
-    Parameters
-    ----------
-    connection, snapshot
-        What to read.
-    keys
-        Whether to read the keys.
-
-    Yields
-    ------
-    tuple
-        The keys, if asked for, and the value of each.
     """
     # RocksDB is needed here only: it costs every import of the package a moment
     from rocksdict import AccessType, Options, Rdict

@@ -41,14 +41,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class BucketMoment:
-    """The snapshot and the offsets of a bucket at one moment.
+    """The newest snapshot of a bucket and the offsets of its changelog at one moment.
 
-    Attributes
-    ----------
-    snapshot_id
-        Its newest snapshot; None where there is none.
-    earliest, latest
-        The first offset of its changelog, and the one behind the last.
+    ``snapshot_id`` is None where there is none. ``latest`` is the offset behind the last change.
     """
 
     snapshot_id: int | None
@@ -111,10 +106,7 @@ class BucketMoments:
         A bucket of a few rows costs a request, and what is made for a read; its snapshot costs ten
         times as much. Grouped are neighbours of one leader that have short and whole changelogs.
 
-        Yields
-        ------
-        list of tuple of Target
-            As many of the buckets, in their order, as are asked for at once.
+        Each list that is yielded has the buckets, in their order, that were asked for at once.
         """
         for begin in range(0, len(targets), _TOGETHER):
             some = targets[begin : begin + _TOGETHER]

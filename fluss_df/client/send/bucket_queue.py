@@ -89,8 +89,6 @@ class BucketQueue:
 
     Parameters
     ----------
-    bucket, partition_name
-        Which bucket.
     config
         Retries and limits.
     clock

@@ -43,14 +43,10 @@ def home_folder() -> Path | None:
 def attached_config(folder: Path | str, config: Config | None = None) -> Config:
     """Return the settings of a connection to the engine of a folder, opened where none has it.
 
-    Raises ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached.
+    ``folder`` may be ``":memory:"``. ``config`` has the settings of the connection, but for the
+    address.
 
-    Parameters
-    ----------
-    folder
-        The folder, or ``":memory:"``.
-    config
-        Settings of the connection, but for the address.
+    Raises ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached.
     """
     host, port = local_host(_socket_of(folder))
     attached = Config() if config is None else config.copy()
@@ -124,17 +120,14 @@ def _resolved(folder: Path) -> Path:
 def successor(socket_path: str) -> str | None:
     """Return the socket of the engine that took over from one that cannot be reached.
 
+    Returns None where nothing is known of the folder.
+
     A process that uses a folder through its owner goes on when the owner ends: with the engine of
     whoever opened the folder next, or one of its own. An owner that is ending has the folder for
     another moment, and its socket is returned: ask again after :data:`ENDING_S`.
 
     Raises ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached, or when
     there is no folder any more.
-
-    Returns
-    -------
-    str or None
-        None where nothing is known of the folder.
     """
     from fluss_df.engine.files.files import holds_data
 

@@ -195,14 +195,8 @@ class ServerConnection:
     async def open(cls, endpoint: Endpoint, timeout_ms: int, metrics: Metrics) -> ServerConnection:
         """Connect and shake hands within ``timeout_ms``.
 
-        Raises
-        ------
-        NetworkError
-            When the peer cannot be reached.
-        DeadlineExceededError
-            When it took too long.
-        FlussError
-            ``AUTHENTICATE_EXCEPTION`` and others of the handshake.
+        Raises NetworkError when the peer cannot be reached, DeadlineExceededError when it took too
+        long, and the errors of the handshake, such as ``AUTHENTICATE_EXCEPTION``.
         """
         connection = cls(endpoint)
         try:
@@ -279,12 +273,9 @@ class ServerConnection:
     ) -> ResponseT:
         """Send a request and return its response.
 
-        Raises
-        ------
-        FlussError
-            The server's error, ``UNSUPPORTED_VERSION``, a NetworkError, or a
-            DeadlineExceededError after ``timeout_ms``. After a deadline the connection is closed:
-            such a server often stays silent, and nobody waits for its late response.
+        Raises the server's error, ``UNSUPPORTED_VERSION``, NetworkError, or DeadlineExceededError
+        after ``timeout_ms``. After a deadline the connection is closed: such a server often stays
+        silent, and nobody waits for its late response.
         """
         response = await self.exchange(api, [message.SerializeToString()], timeout_ms, metrics)
         return parse_response(api, response, self.address)

@@ -155,14 +155,9 @@ class TlsSocket:
     Not Python's own: that one asks the system for each record of 16 KB twice. Measured, a stream of
     them is received 1.5 times as fast here.
 
-    Raises OSError as :func:`tls_error` explains. The socket stays open.
+    ``connected`` keeps its timeouts. The certificate has to be for ``host``.
 
-    Parameters
-    ----------
-    connected
-        The socket; its timeouts hold.
-    tls, host
-        How it is encrypted, and whose certificate it has to be.
+    Raises OSError as :func:`tls_error` explains. The socket stays open.
     """
 
     def __init__(self, connected: socket.socket, tls: Tls, host: str) -> None:
@@ -186,13 +181,10 @@ class TlsSocket:
                 return
 
     def _receive(self, certain: int = 0) -> bool:
-        """Take what has come, at least a byte; return whether there was any.
+        """Take what has come, at least a byte; return False where the peer ended.
 
-        Parameters
-        ----------
-        certain
-            Bytes that are sure to come, and are waited for: a thread that is woken for each record
-            waits for its turn each time.
+        ``certain`` is how many bytes are sure to come. They are waited for together, because a
+        thread that is woken for each record has to wait for its turn each time.
         """
         count = min(certain - _RECORD_BYTES, _RECEIVED_BYTES)
         if count > 0:
@@ -269,14 +261,7 @@ class TlsSocket:
 def tls_error(error: OSError, address: str, *, shaking_hands: bool) -> FlussError | None:
     """Return what a failure of TLS means; None where it is a failure of the network.
 
-    Parameters
-    ----------
-    error
-        What was raised.
-    address
-        The address of the server.
-    shaking_hands
-        Whether nothing was received of the server's answers yet.
+    ``shaking_hands`` says whether none of the server's answers was received yet.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(_unverified(error, address))
