@@ -187,12 +187,7 @@ def pushed(node: Node, schema: pa.Schema) -> list[pl.Expr]:
     NaN for the largest number, and for equal to itself: what that would change is written so that
     it means what Arrow means, or is left out.
 
-    Parameters
-    ----------
-    node
-        A condition.
-    schema
-        The columns, with their Arrow types.
+    ``schema`` has the columns with their Arrow types.
     """
     if isinstance(node, Call) and node.name == "and_kleene" and node.options is None:
         return [found for part in node.arguments for found in pushed(part, schema)]

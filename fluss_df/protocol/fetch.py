@@ -75,8 +75,6 @@ class ReplyBucket:
 
     Attributes
     ----------
-    table_id
-        The table.
     answer
         The answer but for its records.
     records
@@ -94,13 +92,7 @@ class ReplyBucket:
 
 
 class FetchReply(list[Buffer]):
-    """The answer of a server in this process to a fetch: no buffers, as it is never sent.
-
-    Attributes
-    ----------
-    buckets
-        What is answered for each bucket.
-    """
+    """The answer of a server in this process to a fetch: no buffers, as it is never sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,12 +230,8 @@ def fetch_response_bucket(
 ) -> list[Buffer]:
     """Return the buffers of one bucket in a fetch response.
 
-    Parameters
-    ----------
-    bucket
-        All but the records.
-    records
-        Log batches, passed on as they are; None for no such field.
+    ``bucket`` has all but the records. ``records`` are log batches, passed on as they are; None for
+    no such field.
     """
     head = bucket.SerializeToString()
     size = sum(len(part) for part in records or ())

@@ -28,14 +28,9 @@ _PAGE_IS_FULL = re.compile(r"capacity: (\d+), index: \1\b|change type vector is 
 class Written:
     """A server's answer for a batch that it took.
 
-    Attributes
-    ----------
-    base_offset
-        The offset of its first row; -1 if the server does not tell.
-    end_offset
-        The offset behind its last row; -1 if the server does not tell.
-    pressure
-        From 0 to 1, how much the server asks its writers to slow down.
+    ``base_offset`` is that of its first row, ``end_offset`` the one behind its last row; -1 where
+    the server does not tell. ``pressure`` is from 0 to 1: how much the server asks its writers to
+    slow down.
     """
 
     base_offset: int
@@ -47,13 +42,7 @@ UNKNOWN = Written(-1, -1)
 
 
 class WriteApi(ABC):
-    """A request that carries batches of one table.
-
-    Attributes
-    ----------
-    api
-        The request.
-    """
+    """A request, ``api``, that carries batches of one table."""
 
     api: ClassVar[Api[Any, Any]]
     # the number of the field that has a batch with its bucket
@@ -124,12 +113,8 @@ class ProduceLog(WriteApi):
 class PutKv(WriteApi):
     """Key-value batches for a primary-key table.
 
-    Parameters
-    ----------
-    table_id
-        The table.
-    target_columns
-        Indexes of the columns that are updated, the key's among them; None for all.
+    ``target_columns`` are the indexes of the columns that are updated, with those of the key; None
+    for all.
     """
 
     api = PUT_KV

@@ -60,16 +60,10 @@ _NOT_JUDGED: Final = (LookupError, TypeError, ValueError, struct.error)
 class BatchFilter:
     """A filter of a fetch request, ready to judge batches.
 
-    Raises FlussError for a filter that makes no sense: servers read without it then.
+    The predicate is as it was sent, and speaks of the schema ``schema_id``. ``schemas`` are all
+    schemas of the table.
 
-    Parameters
-    ----------
-    predicate
-        As it was sent.
-    schema_id
-        The schema that it speaks of.
-    schemas
-        All schemas of the table.
+    Raises FlussError for a filter that makes no sense: servers read without it then.
     """
 
     def __init__(
@@ -112,13 +106,7 @@ class _Batch:
 
 
 class _Test(ABC):
-    """Part of a filter.
-
-    Attributes
-    ----------
-    fields
-        The ids of the columns that it looks at.
-    """
+    """Part of a filter; ``fields`` are the ids of the columns that it looks at."""
 
     fields: frozenset[int]
 

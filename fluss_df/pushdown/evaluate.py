@@ -52,18 +52,11 @@ _TEXT_KERNELS = {
 def bind(predicate: Predicate, schema: pa.Schema, *, what: str = "") -> Predicate:
     """Return the predicate with its literals in exactly the types of the schema's columns.
 
+    ``what`` is what the columns belong to, for errors, such as ``table db.t:``.
+
     Raises FlussError for a column that does not exist. Raises UnsupportedExpression for a literal
     that the type of its column cannot represent exactly, naming both; also for comparisons of
     nested columns, and text matches of columns that are not strings.
-
-    Parameters
-    ----------
-    predicate
-        Any predicate.
-    schema
-        The columns it may use.
-    what
-        What the columns belong to, for errors, such as ``table db.t:``.
     """
     require_columns(sorted(predicate.columns()), schema.names, what)
     return _Bind(schema).visit(predicate)

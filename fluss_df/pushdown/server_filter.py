@@ -76,14 +76,8 @@ class _NotPushed(FlussError):  # noqa: N818 - handled here, and no error for use
 class ServerFilter:
     """A filter in the form in which it is sent to servers.
 
-    Attributes
-    ----------
-    predicate
-        The message of the protocol.
-    schema_id
-        The schema whose column ids the message has.
-    text
-        The predicate as text, for plans that users print.
+    ``predicate`` is the message of the protocol; it names columns by their ids in the schema
+    ``schema_id``. ``text`` is the predicate for plans that users print.
     """
 
     def __init__(self, predicate: pb.Predicate, schema_id: int, text: str) -> None:

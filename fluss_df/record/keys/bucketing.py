@@ -37,21 +37,13 @@ def bucket_ids(
 ) -> npt.NDArray[np.int32]:
     """Return the bucket of each key.
 
-    Parameters
-    ----------
-    keys
-        What :func:`fluss_df.record.keys.keys.encode_keys` made for the same lake format.
-    num_buckets
-        The table's number of buckets.
-    lake_format
-        The table's ``table.datalake.format``: None, ``paimon``, ``iceberg`` or ``lance``.
-    unsigned_tail
-        Hash as the official Rust client does, where that differs from Java; not for Iceberg.
+    ``keys`` are those that :func:`fluss_df.record.keys.keys.encode_keys` made for the same lake
+    format, which is the table's ``table.datalake.format``: None, ``paimon``, ``iceberg`` or
+    ``lance``. ``unsigned_tail`` hashes as the official Rust client does, where that differs from
+    Java; it has no effect for Iceberg.
 
-    Raises
-    ------
-    FlussError
-        For no buckets, an empty key (Fluss, Iceberg), or a lake format that is not supported.
+    Raises FlussError for no buckets, an empty key (Fluss, Iceberg), or a lake format that is not
+    supported.
     """
     if num_buckets < 1:
         raise FlussError(f"a table has at least one bucket, not {num_buckets}")

@@ -23,21 +23,14 @@ _MILLIS = pa.time32("ms")
 
 
 class CutDigits:
-    """Tells what the encoding of keys does not.
+    """Finds the keys whose digits the encoding of keys does not tell apart.
 
-    Parameters
-    ----------
-    columns
-        The columns of a key as users give it, those that name the partition among them.
-    encoded
-        Those of them that are encoded as the key.
-    lake_format
-        The lake format of that encoding; None for Fluss's own.
+    ``columns`` are those of a key as users give it, with those that name the partition. ``encoded``
+    are those of them that are encoded as the key, in the encoding of ``lake_format`` (None for
+    Fluss's own).
 
-    Attributes
-    ----------
-    of_answers
-        The columns of which a row that was found may have another value than was asked for.
+    ``of_answers`` are the columns in which a row that was found may have another value than was
+    asked for.
     """
 
     def __init__(

@@ -38,13 +38,10 @@ def masked(crc: int) -> int:
 def verify_manifest(opened: Callable[[str], BinaryIO]) -> None:
     """Verify the MANIFEST that is in use, of a RocksDB that nobody has open.
 
-    Raises ValueError where a record is damaged. An end that was not written is none: RocksDB leaves
-    it out.
+    ``opened`` opens a file of its folder for reading; what it raises is not caught.
 
-    Parameters
-    ----------
-    opened
-        Opens a file of its folder to be read. What it raises is not caught.
+    Raises ValueError where a record is damaged. A last record that was not written to its end is no
+    damage: RocksDB leaves it out.
     """
     with opened(_CURRENT) as file:
         name = file.read(_NAME_BYTES).rstrip(b"\n").decode(errors="replace")

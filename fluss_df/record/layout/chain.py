@@ -29,16 +29,11 @@ _MOST_BYTES: Final = 2**31 - 1_024
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Records, found.
+    """Records that were found, as places in ``data``.
 
-    Attributes
-    ----------
-    data
-        Bytes that hold them, with slack; not those of the chain.
-    starts, ends
-        Where each record stands there, without its length.
-    moved
-        By how much further back each stands in the bytes of the chain.
+    ``starts`` and ``ends`` are those of the contents, without the lengths. ``data`` may be a copy
+    in which the records stand elsewhere: in the bytes of the chain, each of them stands ``moved``
+    bytes further back. ``data`` ends with slack, see :mod:`fluss_df.record.layout.unaligned`.
     """
 
     data: UInt8s
@@ -50,21 +45,11 @@ class Chain:
 def walk_chain(data: Bytes, start: int, count: int, *, least: int, what: str) -> Chain:
     """Return the records that fill some bytes.
 
+    ``start`` is where the first length stands. No record may be shorter than ``least`` bytes.
+    ``what`` is what the records are, for errors.
+
     Raises ProtocolError for another number of records, or lengths that do not end where the bytes
     do.
-
-    Parameters
-    ----------
-    data
-        The bytes.
-    start
-        Where the first length stands.
-    count
-        How many records there are.
-    least
-        The least length that can be.
-    what
-        What they are, for errors.
     """
     view = byte_view(data)
     size = len(view) - start

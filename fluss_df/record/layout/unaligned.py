@@ -294,12 +294,9 @@ def varint_parts(values: UInt64s) -> list[Words]:
 
 
 def read_varints(data: UInt8s, at: Int64s) -> tuple[UInt64s, Int64s | int]:
-    """Read a varint at each place.
+    """Read a varint at each place; return the values, and how many bytes each takes.
 
-    Returns
-    -------
-    tuple
-        The values, and the bytes that each takes: 11 where it is none of 64 bits.
+    That is 11 where the bytes are no varint of 64 bits.
     """
     x = word_view(data)[at]
     ends = ~x

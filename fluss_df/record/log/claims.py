@@ -38,18 +38,10 @@ def check_claims(
 ) -> None:
     """Refuse a message that becomes too large, or other than what it says.
 
-    Raises ProtocolError, naming the field and the claim.
+    The message is one of that layout, which :meth:`ColumnLayout.check` has accepted. It was read
+    from ``data``. Its buffers may have ``most_bytes`` together when they are decompressed.
 
-    Parameters
-    ----------
-    message
-        A message of that layout, which :meth:`ColumnLayout.check` has accepted.
-    layout
-        Its columns.
-    data
-        The bytes that it was read from.
-    most_bytes
-        What its buffers may have together when they are decompressed.
+    Raises ProtocolError, naming the field and the claim.
     """
     nodes = message.nodes
     for first in layout.nodes[:-1]:

@@ -189,10 +189,8 @@ class BatchStatistics:
     def of(self, position: int, t: DataType) -> tuple[int, Any, Any]:
         """Return nulls, minimum and maximum of a column, which compare as those of servers do.
 
-        Raises
-        ------
-        LookupError, ValueError, struct.error
-            Where the batch has none of the column, or bytes that are no such values.
+        Raises LookupError where the batch has no statistics of the column; ValueError or
+        struct.error for bytes that are no such values.
         """
         place = self.places[position]
         bits = (len(self.places) + 63 + _HEADER_BITS) // 64 * _WORD

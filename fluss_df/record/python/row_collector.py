@@ -135,12 +135,8 @@ class Gathered:
 class RowGate:
     """The gate by which rows join others without a lock; see :meth:`RowCollector.taker`.
 
-    Attributes
-    ----------
-    open
-        The rows to join; None while each row is to be looked at one by one.
-    limit
-        From how many values on (rows times columns) ``full`` is called.
+    ``open`` has the rows to join; None while each row is to be looked at one by one. From ``limit``
+    values on (rows times columns), ``full`` is called.
     """
 
     __slots__ = ("limit", "open")
@@ -218,19 +214,8 @@ def _tried(column: Column, also: Check) -> Callable[[Any], bool]:
 class RowCollector:
     """Checks rows, and makes batches of those that were gathered.
 
-    Parameters
-    ----------
-    columns
-        The columns of the rows.
-    table
-        The name of the table, for errors.
-    also
-        What else is asked of rows, and raises SchemaMismatchError.
-
-    Attributes
-    ----------
-    width
-        How many columns there are.
+    ``also`` makes further checks of rows, and raises SchemaMismatchError. ``width`` is the number
+    of columns.
 
     Examples
     --------
@@ -258,10 +243,7 @@ class RowCollector:
     def values(self, row: Row) -> Sequence[Any]:
         """Return the values of a row, by column.
 
-        Raises
-        ------
-        SchemaMismatchError
-            When it does not fit, naming column and value.
+        Raises SchemaMismatchError when it does not fit, naming column and value.
         """
         kind = type(row)
         values = None
@@ -292,14 +274,14 @@ class RowCollector:
         Parameters
         ----------
         gate
-            Tells what to join, and when it is enough.
+            Tells what to join, and how many values are enough.
         full
-            Called when it is.
+            Called when there are enough.
         late
-            Called with what the row joined, its values, and the row, where that may have been
+            Called with what the row joined, its values, and the row, where the values may have been
             taken away in between.
         otherwise
-            Called for rows that are no dicts or do not surely fit, and while the gate is closed.
+            Called for rows that are not dicts or may not fit, and while the gate is closed.
         """
         reads, fits, keeps, values, namespace = _tests(self._columns, self._names, self._also)
         source = "\n".join(

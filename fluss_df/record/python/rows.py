@@ -135,17 +135,10 @@ class RowChecker:
 def rows_to_batch(rows: Sequence[Row], columns: Sequence[Column], table: str) -> pa.RecordBatch:
     """Convert rows to a batch of exactly the table's Arrow types.
 
+    Rows are dicts by column name, or lists or tuples in column order; mixed if need be.
+
     Raises SchemaMismatchError for a row or a value that does not fit, naming column and row (from
     0).
-
-    Parameters
-    ----------
-    rows
-        Dicts by column name, or lists or tuples in column order; mixed if need be.
-    columns
-        The columns, in order.
-    table
-        The table's name, for errors.
     """
     names = [column.name for column in columns]
     arrays = []

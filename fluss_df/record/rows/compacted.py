@@ -98,13 +98,10 @@ class RowEncoder:
     def encode(self, table: pa.Table) -> EncodedRows:
         """Encode all rows.
 
+        ``table`` has exactly the columns of the encoder, with their Arrow types.
+
         Raises SchemaMismatchError for other columns or types, a null in a column that is NOT NULL,
         or a value that rows cannot hold (a TIME with digits below the millisecond).
-
-        Parameters
-        ----------
-        table
-            The rows, with exactly the columns and their Arrow types.
         """
         check_columns(table, self.columns)
         made = []
@@ -167,12 +164,8 @@ def _encode(array: pa.Array, t: DataType, path: str) -> Blobs:
 class RowDecoder:
     r"""Decodes compacted rows to Arrow. Immutable and thread safe.
 
-    Parameters
-    ----------
-    columns
-        The columns of the rows, in order.
-    target
-        The columns wanted, in the order wanted; all by default. Others are skipped over.
+    ``columns`` are those of the rows, in order. ``target`` names the columns wanted, in the order
+    wanted; None for all. Others are skipped over.
 
     Examples
     --------

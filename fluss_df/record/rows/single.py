@@ -202,10 +202,8 @@ def row_encoder(
 ) -> Callable[[Sequence[Any]], bytes | None] | None:
     r"""Return what encodes one compacted row; None where that takes a ``RowEncoder``.
 
-    Returns
-    -------
-    callable or None
-        Takes values as Arrow's ``as_py`` gives them.
+    The encoder takes values as Arrow's ``as_py`` gives them. It returns None for values that take a
+    ``RowEncoder``.
 
     Examples
     --------
@@ -384,11 +382,9 @@ def row_decoder(
 ) -> Callable[[bytes, int], dict[str, Any] | None] | None:
     r"""Return what decodes one compacted row; None where that takes a ``RowDecoder``.
 
-    Returns
-    -------
-    callable or None
-        Takes bytes and where the row, which ends with them, begins; returns its values, as those
-        of an Arrow table's ``to_pylist``.
+    The decoder takes bytes, and where in them the row begins; the row ends with them. It returns
+    the values as an Arrow table's ``to_pylist`` does, or None for a row that takes a
+    ``RowDecoder``.
 
     Examples
     --------
