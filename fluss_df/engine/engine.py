@@ -171,15 +171,10 @@ class Engine:
     def kv_bucket(self, bucket: TableBucket, *, scans: bool = False) -> tuple[Table, KvTablet]:
         """Return a bucket of a primary-key table, and the table; opens it.
 
-        Raises FlussError as :meth:`bucket`; ``NON_PRIMARY_KEY_TABLE_EXCEPTION`` for a log table.
+        ``scans`` says that the bucket is to be scanned only. A small one that gave its files back
+        does not take them again for that.
 
-        Parameters
-        ----------
-        bucket
-            Which one.
-        scans
-            Whether it is to be scanned only: one that gave its files back does not take them again
-            for that where it is small.
+        Raises FlussError as :meth:`bucket`; ``NON_PRIMARY_KEY_TABLE_EXCEPTION`` for a log table.
         """
         table = self.catalog.table_of(bucket)
         opened = self._opened(bucket, files=not scans)

@@ -92,16 +92,12 @@ class AclStore:
     ) -> None:
         """Add bindings: all of them, or none.
 
+        A binding that is there already stays. ``authorize`` is called with the resources before
+        anything is changed; it raises for a user who may not change them.
+
         Raises what ``authorize`` raises; ``RECORD_TOO_LARGE_EXCEPTION`` where there would be too
         many, ``INVALID_CONFIG_EXCEPTION`` for a name that is too long or empty,
         ``STORAGE_EXCEPTION`` where the disk refuses.
-
-        Parameters
-        ----------
-        bindings
-            Those; one that is there already stays.
-        authorize
-            Called with the resources before anything is changed; raises for who may not.
         """
         for binding in paced(bindings):
             _check_names(binding)
@@ -120,19 +116,10 @@ class AclStore:
     ) -> list[list[AclBinding]]:
         """Drop the bindings that filters match: all of them, or none.
 
+        Returns, for each filter, the bindings that it was the first to match. ``authorize`` is that
+        of :meth:`add`, called with the resources of matched bindings.
+
         Raises FlussError as :meth:`add`.
-
-        Parameters
-        ----------
-        filters
-            Which.
-        authorize
-            As of :meth:`add`, with the resources that a filter matches.
-
-        Returns
-        -------
-        list
-            For each filter, what it matched first.
         """
         with self._lock:
             count = sum(len(entries) for entries in self._acls.values())

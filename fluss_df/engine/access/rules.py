@@ -37,14 +37,10 @@ Handler = Callable[..., Message]
 class Rule:
     """The rights that a request needs.
 
-    Attributes
-    ----------
-    text
-        In words, as in the table of ``docs/access.md``.
-    check
-        Raises where a right is missing; None where everyone may ask, or the answer is what counts.
-    view
-        Answers by the handler for what the asking user may see; None for all of it.
+    ``text`` says them in words, as in the table of ``docs/access.md``. ``check`` raises where a
+    right is missing. It is None where everyone may ask, where the rights only change the answer, or
+    where the handler checks. ``view`` answers by the handler, for what the asking user may see;
+    None for all of it.
     """
 
     text: str
@@ -237,12 +233,8 @@ def rules(
 ) -> Mapping[int, Rule]:
     """Return the rule of each request, by its API key.
 
-    Parameters
-    ----------
-    producer_tables
-        The ids of the tables that a producer has registered offsets of.
-    scanned_table
-        The id of the table that a scan of rows is of.
+    ``producer_tables`` returns the ids of the tables that a producer has registered offsets of.
+    ``scanned_table`` returns the id of the table that a scan of rows is of.
     """
     table: dict[api.Api[Any, Any], Rule] = {
         api.API_VERSIONS: EVERYONE,

@@ -325,13 +325,10 @@ class ClusterState:
     ) -> None:
         """Change settings.
 
-        Raises what ``altered`` raises; ``STORAGE_EXCEPTION`` where the disk refuses.
+        ``altered`` is given the settings that were changed before, and returns those to change now:
+        key -> value, None where it is to be as at the start.
 
-        Parameters
-        ----------
-        altered
-            Given what was changed before, returns what changes: key -> value, None where it is to
-            be as at the start.
+        Raises what ``altered`` raises; ``STORAGE_EXCEPTION`` where the disk refuses.
         """
         with self._lock:
             changes = altered(self._state.configs)

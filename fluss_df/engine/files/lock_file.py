@@ -61,14 +61,9 @@ def _lock_bytes(folder: Path) -> bytes:
 def engine_secret(socket_path: str, folder: Path | None = None) -> FolderSecret | None:
     """Return what an engine in another process wants to be told; None for one that asks nothing.
 
-    Raises NetworkError where it cannot be read: the engine is ending.
+    ``folder`` is where this process has the folder, which may have been renamed since.
 
-    Parameters
-    ----------
-    socket_path
-        The engine's socket.
-    folder
-        Where the folder is by what this process knows: it may have been renamed.
+    Raises NetworkError where it cannot be read: the engine is ending.
     """
     asks = data_of(socket_path)
     if asks is None:

@@ -73,23 +73,13 @@ class _Anchor:
 class FolderLock:
     """The ownership of an engine's folder.
 
+    The folder is created where it is missing. ``format`` is the version of its layout. ``lost``
+    says why the folder is owned no more; None while it is. ``secret`` stands in the folder for
+    those who may read it, another one for each owner.
+
     Raises ``STORAGE_EXCEPTION`` at once, when another engine has the folder (its process id is
     named), when the folder is something else, of a newer format, or on a file system that has no
     locks.
-
-    Parameters
-    ----------
-    folder
-        Created where it is missing.
-
-    Attributes
-    ----------
-    format
-        The version of the folder's layout.
-    lost
-        Why the folder is owned no more; None while it is.
-    secret
-        What stands in the folder for those who may read it, another one for each owner.
     """
 
     format: int

@@ -37,14 +37,9 @@ _OF_USER: Final = "fluss-df-user-"
 
 
 class RuntimeFolder:
-    """A new folder of this user alone, for one engine; locked while its process lives.
+    """A new folder of this user alone, at ``path``, for one engine; locked while its process lives.
 
     Raises ``STORAGE_EXCEPTION`` where none can be made.
-
-    Attributes
-    ----------
-    path
-        The folder.
     """
 
     def __init__(self) -> None:

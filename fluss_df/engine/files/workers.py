@@ -42,13 +42,7 @@ def give_turn() -> None:
 
 
 class Workers:
-    """A few daemon threads.
-
-    Parameters
-    ----------
-    count
-        Their number; started on first use.
-    """
+    """A few daemon threads, ``count`` of them, which are started on first use."""
 
     def __init__(self, count: int) -> None:
         self._count = count

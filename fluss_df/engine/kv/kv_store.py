@@ -116,10 +116,7 @@ class KvState:
 class KvResources:
     """The resources that an engine's stores share: the cache of blocks, the limit on memory tables.
 
-    Parameters
-    ----------
-    owned
-        The folder that they are in; None where it cannot be renamed meanwhile.
+    ``owned`` is the folder that they are in; None where it cannot be renamed meanwhile.
     """
 
     def __init__(self, owned: FolderLock | None = None) -> None:
@@ -254,10 +251,7 @@ class KvStore:
     def release_files(self) -> bool:
         """Bring everything to the disk and close RocksDB until it is needed, unless it is in use.
 
-        Returns
-        -------
-        bool
-            Whether it is closed now.
+        Returns whether it is closed now.
         """
         if not self._guard.acquire(blocking=False):
             return False

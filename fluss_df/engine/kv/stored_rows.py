@@ -51,12 +51,9 @@ def stored_state(folder: Path) -> KvState:
 def stored_rows(folder: Path) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Iterate over everything that a store has on the disk, verifying its checksums.
 
-    Raises ``KV_STORAGE_EXCEPTION`` where RocksDB cannot read it.
+    Yields keys and their values, in the order of keys, a few MB at a time.
 
-    Yields
-    ------
-    tuple
-        Keys and their values, in the order of keys, a few MB at a time.
+    Raises ``KV_STORAGE_EXCEPTION`` where RocksDB cannot read it.
     """
     with _reading(folder), contextlib.closing(_read_only(folder)) as db:
         rows = db.iter()

@@ -37,12 +37,8 @@ _CRC_AT: Final = 21
 class RowChanges:
     """The change that each record of a batch makes.
 
-    Attributes
-    ----------
-    before, after
-        The value of its key before and after it; -1 for none.
-    kind
-        0 for nothing, :data:`INSERT`, :data:`UPDATE_AFTER` or :data:`DELETE`.
+    ``before`` and ``after`` are the value of its key before and after it; -1 for none. ``kind`` is
+    0 for nothing, else :data:`INSERT`, :data:`UPDATE_AFTER` or :data:`DELETE`.
     """
 
     before: Places
@@ -58,14 +54,9 @@ class RowChanges:
 def replaced(old: Places, new: Places, ids: Int64s | None) -> RowChanges:
     """Return what records do where the newest always counts.
 
-    Parameters
-    ----------
-    old
-        The value that is stored for the key of each record (of each key where there are ids).
-    new
-        The value of each record; none for a delete.
-    ids
-        The number of each record's key among the keys of the batch; None where all differ.
+    ``old`` has the value that is stored for the key of each record (of each key where there are
+    ids). ``new`` has the value of each record; none for a delete. ``ids`` has the number of each
+    record's key among the keys of the batch; None where all keys differ.
     """
     before = old
     if ids is not None:

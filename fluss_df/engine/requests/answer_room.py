@@ -18,14 +18,9 @@ Read = Callable[[list[bytes]], list[bytes | None]]
 
 
 class AnswerRoom:
-    """The bytes that are left for the values of one answer.
+    """The bytes that are left for the values of one answer, of ``most`` bytes at first.
 
-    Parameters
-    ----------
-    most
-        Their bytes.
-    way_out
-        What its reader can do instead, for the error.
+    ``way_out`` is what its reader can do instead, for the error.
     """
 
     def __init__(self, most: int, way_out: str) -> None:
@@ -50,13 +45,6 @@ class AnswerRoom:
         """Return the value of each key, each value once in memory however often it is asked for.
 
         Raises FlussError as :meth:`take`.
-
-        Parameters
-        ----------
-        read
-            Returns the values of keys.
-        keys
-            The keys.
         """
         wanted = list(dict.fromkeys(keys))
         found: list[bytes | None] = []

@@ -361,21 +361,11 @@ def project(
 ) -> list[Buffer]:
     """Return batches with some of their columns; the buffers stay slices.
 
-    As in Fluss, the checksum of the whole batch stays, and is of no use to the reader.
+    As in Fluss, the checksum of the whole batch stays, and is of no use to the reader. ``layouts``
+    says where the columns are in batches of each schema. At most ``room`` bytes are returned; with
+    ``at_least_one``, one batch is returned even where it is larger.
 
-    Parameters
-    ----------
-    piece, columns, layouts
-        The batches, the columns wanted, and where these are in batches of each schema.
-    room
-        The most bytes that are returned.
-    at_least_one
-        Return one batch even where it is larger.
-
-    Raises
-    ------
-    FlussError
-        ``INVALID_COLUMN_PROJECTION`` where a batch was written before a column was added.
+    Raises ``INVALID_COLUMN_PROJECTION`` where a batch was written before a column was added.
     """
     headers, data = piece.headers, piece.data
     parts: list[Buffer] = []

@@ -34,16 +34,9 @@ class Acceptor:
     Not asyncio's server: without descriptors, that tries a hundred times at once, logs each, and
     doubles its tries. Here accepting pauses, and a peer that does nothing has to go.
 
-    Parameters
-    ----------
-    listening
-        The socket, which is closed with this.
-    connections
-        Say whether there is room.
-    make
-        Makes the protocol of a connection, by its peer's address.
-    tls
-        Shakes hands with peers; None where they come without TLS.
+    The listening socket is closed with this. ``connections`` says whether there is room. ``make``
+    makes the protocol of a connection, by its peer's address. ``tls`` shakes hands with peers; None
+    where they come without TLS.
     """
 
     def __init__(

@@ -24,14 +24,8 @@ _LATER = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError, Interrup
 class TlsTransport(asyncio.Transport):
     """Receives and sends on an encrypted socket that does not block.
 
-    Parameters
-    ----------
-    loop
-        The event loop that runs now.
-    encrypted
-        The socket, after its handshake; closed with this.
-    protocol
-        Gets what is received. It is told at once that there is a connection.
+    ``encrypted`` is the socket after its handshake; it is closed with this. ``protocol`` gets what
+    is received. It is told at once that there is a connection.
     """
 
     def __init__(

@@ -148,22 +148,15 @@ def restore(
 ) -> None:
     """Put a backup into a folder that is empty or not there.
 
+    ``file`` is ``.tar.zst`` or ``.tar.lz4``. Its files may have ``max_bytes`` together; None for
+    what is free on the disk. ``watch`` is called with how many bytes of the backup were read so
+    far.
+
     The folder is locked meanwhile, as an engine's is, on file systems that have locks of folders.
 
     Raises ``STORAGE_EXCEPTION`` where the folder holds something or is in use, or the backup is
     damaged, cut off, too large, or no backup of an engine; the folder is then as it was. Where the
-    disk refuses the last step, the names of files that are read and complete, they stay.
-
-    Parameters
-    ----------
-    file
-        The backup, ``.tar.zst`` or ``.tar.lz4``.
-    folder
-        Where its files go.
-    max_bytes
-        The most bytes that they may have; by default what is free on the disk.
-    watch
-        Called with the bytes of the backup that were read, from its beginning.
+    disk refuses the last step, which names the files that are read and complete, they stay.
     """
     codec = codec_of(file)
     what = f"cannot restore {file}"
@@ -200,19 +193,8 @@ def restore(
 def _own(folder: Path, held: ExitStack, made: ExitStack) -> set[str]:
     """Make the folder, lock it as engines do, and make the one in it that files are unpacked to.
 
-    Parameters
-    ----------
-    folder
-        The folder.
-    held
-        Gives the lock up.
-    made
-        Removes what was made here, and nothing that another process has put there.
-
-    Returns
-    -------
-    set of str
-        The names that may be in the folder from now on.
+    Returns the names that may be in the folder from now on. ``held`` gives the lock up. ``made``
+    removes what was made here, and nothing that another process has put there.
     """
     existed = folder.exists()
     if existed:
