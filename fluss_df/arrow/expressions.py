@@ -45,7 +45,7 @@ _TEXT_OPS: Final = {
     "ends_with": lambda column, text: column.str.ends_with(text),
     "match_substring": lambda column, text: column.str.contains(text, literal=True),
 }
-# of is_in: what a null is
+# the options of is_in for nulls
 _NULL_MATCHES, _NULL_SKIPPED, _NULL_GIVES_NULL = 0, 1, 2
 
 

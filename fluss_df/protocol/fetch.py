@@ -45,14 +45,14 @@ class FetchedBucket:
     filtered_end_offset
         The offset up to which the server skipped batches, or None.
     checked
-        Given where a server in this process answered: it compared the checksums of the records, and
-        their memory never changes as long as anything refers to it. What of them is known to be
-        valid. None as usual.
+        What of the records is known to be valid, where a server in this process answered; else
+        None. Such a server compared the checksums, and the memory of the records never changes as
+        long as anything refers to it.
     projected_bytes
-        The bytes of what was asked for, where only some columns were and ``records`` still has all
-        of them: a reader in this process picks them where they lie. None as usual.
+        The bytes of the columns that were asked for, where a server in this process answered with
+        all columns: its reader picks them where they lie. Else None.
     headers
-        Those of ``records``, where a server in this process read them. None as usual.
+        The headers of ``records``, where a server in this process read them. Else None.
     """
 
     table_id: int

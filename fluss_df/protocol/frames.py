@@ -65,8 +65,8 @@ class Response:
     """One response frame.
 
     ``type`` is 0 for an answer, 1 for an error response, 2 for a failure of the server. ``body`` is
-    the rest of the frame, and owns its memory. ``fetched`` is what a server in this process answers
-    to a fetch instead of a body: its records stay where they are.
+    the rest of the frame, and owns its memory. A server in this process answers a fetch with
+    ``fetched`` instead of a body: records are not copied.
     """
 
     request_id: int
@@ -167,7 +167,7 @@ class Request:
     dropped: int = 0
 
 
-# where a body goes that is not kept
+# the bytes of a dropped body that are received at a time
 _DROPPED_AT_ONCE = 64 << 10
 
 

@@ -19,8 +19,8 @@ from fluss_df.protocol.wire import Buffer, bytes_header, encode_varint, varint_f
 
 NO_COUNTS: Final[Mapping[int | None, int]] = MappingProxyType({})
 
-# what servers say where the kinds of a batch's changes do not fit a page, which takes a byte
-# was to be put behind the last
+# what servers say where a batch makes more changes than fit one page of memory, which has a byte
+# for the type of each
 _PAGE_IS_FULL = re.compile(r"capacity: (\d+), index: \1\b|change type vector is full")
 
 
@@ -127,16 +127,16 @@ class PutKv(WriteApi):
             self._more = bytes_header(4, len(packed)) + packed
 
     def written(self, answer: pb.PutKvResponseForBucket, rows: int) -> Written:
-        """Return the end of the changelog behind the batch: how many changes it made is open."""
+        """Return the end of the changelog behind the batch; servers do not tell its beginning."""
         end = answer.log_end_offset if answer.HasField("log_end_offset") else -1
         return Written(-1, end, answer.pressure)
 
     def refuses_rows(self, error: FlussError) -> bool:
         """Whether the changes of a batch are more than the server takes at once.
 
-        Their kinds may exceed the page on which it notes them: servers up to 1.0 have no code for
-        that. Or their rows may be too large, for the embedded engine. All make the whole changelog
-        of a batch before they write any of it.
+        There may be more changes than fit the page of memory for their types: servers up to 1.0
+        have no code for that. Or the rows may be too large for the embedded engine. All servers
+        make the whole changelog of a batch before they write any of it.
         """
         if error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION:
             return True

@@ -53,7 +53,7 @@ _FIELDS: Final = {
     _R.DATE: "bigint_value",
     _R.TIME_WITHOUT_TIME_ZONE: "int_value",
 }
-# what goes wrong in a judgement by statistics that are not there, or are not what they should be
+# what is raised where the statistics of a batch are missing or malformed
 _NOT_JUDGED: Final = (LookupError, TypeError, ValueError, struct.error)
 
 
@@ -122,7 +122,7 @@ class _Compound(_Test):
     fields: frozenset[int]
 
     def passes(self, batch: _Batch) -> bool:
-        # one after the other: what comes later may not be known, and not matter any more
+        # one after the other: a later test may raise where an earlier one has decided already
         if self.function == _AND:
             return all(child.passes(batch) for child in self.children)
         return any(child.passes(batch) for child in self.children)

@@ -64,8 +64,8 @@ _CODES: Final = {
 }
 
 
-# Servers compare a beginning with the least and greatest text by UTF-16, and these were found by
-# the order of UTF-8 bytes: the two differ where a text has a character from here on.
+# The least and greatest text of a batch were found by the order of UTF-8 bytes. But servers compare
+# a prefix with them by UTF-16: the two orders differ where a text has a character from this one on.
 _ORDERED_OTHERWISE: Final = "\ue000"
 
 

@@ -1,7 +1,7 @@
 """Keys that are equal as bytes and not as values: encodings cut digits that Arrow's values have.
 
-A TIME is milliseconds in every key, and Iceberg's keys hold microseconds of a timestamp. Who asks a
-server for such a key is given the row of another one.
+A TIME is milliseconds in every key, and Iceberg's keys hold microseconds of a timestamp. A lookup
+of such a key is answered with the row of another one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CutDigits:
         for name in self._times:
             times = keys.column(name)
             cut = times.cast(_MILLIS, safe=False).cast(times.type)
-            # what is null is for who encodes it to refuse
+            # nulls are left to the encoder of keys, which refuses them
             finer = pc.not_equal(times, cut).fill_null(False).to_numpy(zero_copy_only=False)
             found = finer if found is None else found | finer
         return found if found is not None and found.any() else None

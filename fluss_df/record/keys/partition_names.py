@@ -284,8 +284,8 @@ def _timestamp_text(value: int, per_second: int) -> str:
     nanos = f"{fraction * (10**9 // per_second):09d}".rstrip("0")
     day = _day_text(np.datetime64(days, "D"))
     if len(day) != 10 or day < "0001":
-        # Java writes a plus sign, or the year of the era, which does not read back: an illegal
-        # character here has the value refused
+        # Java writes such a year with a plus sign, or as a year of its era, and neither reads back.
+        # The space is an illegal character, for which the value is refused.
         day = f"year {day}"
     return f"{day}-{hours:02d}-{minutes:02d}-{seconds:02d}_{nanos}"
 

@@ -113,7 +113,7 @@ class KvEncoder:
             raise FlussError("a key needs at least one column")
         self._schema_id = schema_id
         self._lake = (lake_format or "").lower()
-        # keys of Fluss's own encoding go into records without being put together before
+        # the parts of keys in Fluss's own encoding are written straight into the records
         self._plain = self._lake in ("", "lance")
         self._keys = [by_name[name] for name in key_columns]
         self._given = tuple(columns)
@@ -279,9 +279,9 @@ def primary_key_format(
 ) -> str | None:
     """Return which encoding the primary keys of a table have, as ``lake_format`` of KvEncoder.
 
-    Buckets are always hashed from keys in the encoding of the table's lake. Primary keys are in
-    it, too, but for tables of version 2 (``table.kv.format-version``) with a bucket key that is a
-    part of the primary key: there they are Fluss's own, which a prefix lookup relies on.
+    Buckets are always hashed from keys in the encoding of the table's lake. Primary keys have that
+    encoding too, except in tables of version 2 (``table.kv.format-version``) whose bucket key is a
+    part of the primary key: there they have Fluss's own, which a prefix lookup relies on.
 
     Raises FlussError for a version that is not known.
     """

@@ -21,7 +21,7 @@ from fluss_df.record.layout.unaligned import SLACK, Int64s, UInt8s, padded, vari
 
 LENGTH_SIZE: Final = 4
 _LENGTH: Final = struct.Struct("<i")
-# for how many records the loop takes as long as the reader takes to begin
+# Arrow's reader takes as long to start as the loop takes for this number of records.
 _FEW: Final = 1_000
 # the largest page that Parquet has
 _MOST_BYTES: Final = 2**31 - 1_024
@@ -72,7 +72,7 @@ def _walk(view: memoryview, start: int, count: int, what: str) -> Chain:
     begins = []
     at = start
     try:
-        # a loop of nothing else: what the lengths may be is looked at afterwards, for all
+        # nothing else is done in the loop: lengths are checked afterwards, all at once
         for _ in range(count):
             begins.append(at)
             at += unpack(view, at)[0] + LENGTH_SIZE
@@ -96,7 +96,7 @@ def _read_as_parquet(view: memoryview, start: int, count: int) -> Chain | None:
         found = parquet.ParquetFile(pa.BufferReader(file)).read(use_threads=False).column(0)
     except (OSError, pa.ArrowException):
         return None
-    # the last is the slack
+    # the last value is the slack
     if found.num_chunks != 1 or len(found) != count + 1:
         return None
     _, offsets, values = found.chunk(0).buffers()

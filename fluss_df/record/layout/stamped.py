@@ -42,7 +42,7 @@ class StampedBatch:
         _WRITER.pack_into(header, self._writer_at, writer_id, sequence)
         crc = google_crc32c.value(bytes(header[self._crc_start :]))
         _CRC.pack_into(header, self._crc_at, google_crc32c.extend(crc, self._body))
-        # a new one, so that a send under way with the old stamp keeps its bytes
+        # a new header, so that a send under way with the old stamp keeps its bytes
         self._header = header
 
     @property

@@ -70,7 +70,8 @@ def copy_blobs(
         short = np.flatnonzero((lengths < 8) & (lengths > 0))
         for width in (4, 2, 1):
             part = short[(lengths[short] & width) != 0]
-            # the bytes of the larger powers of two stand before
+            # a length of 7 is copied as 4, 2 and 1 bytes: those of the larger powers of two stand
+            # before
             before = lengths[part] & ~np.int64(2 * width - 1)
             word_view(out, width)[at[part] + before] = word_view(source, width)[
                 starts[part] + before

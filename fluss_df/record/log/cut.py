@@ -37,9 +37,9 @@ _NODES_AT: Final = 92
 _PADDING: Final = bytes(8)
 _VALIDITY: Final = -1
 _OFFSETS: Final = 1
-# of metadata besides the nodes and buffers that a message should have
+# how many bytes of metadata a message may have besides its nodes and buffers
 _MORE_METADATA: Final = 64 << 10
-# of a message besides its nodes, buffers and body
+# the bytes of a message besides its nodes, buffers and body
 _CUT_HEAD: Final = 8 + _METADATA.size + 8
 
 
@@ -136,7 +136,7 @@ class ColumnLayout:
             self.nodes.append(self.nodes[-1] + nodes)
             self.buffers.append(self.buffers[-1] + buffers)
         self.columns = len(schema)
-        # twice the bytes of the nodes and buffers
+        # 16 bytes are a node or a buffer; a message may have twice that
         self.metadata = 32 * (self.nodes[-1] + self.buffers[-1])
 
     def check(self, message: ArrowMessage, rows: int) -> None:

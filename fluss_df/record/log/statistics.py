@@ -73,7 +73,7 @@ def encode_statistics(batch: pa.RecordBatch, columns: Sequence[Column]) -> bytes
         index = batch.schema.get_field_index(column.name)
         array = batch.column(index)
         pair = _bounds(array, column.type)
-        # both stand in the batch as they are, while its rows are compressed
+        # minimum and maximum are not compressed, so long texts would cost more than they save
         if column.type.root is not _R.STRING or sum(len(text or b"") for text in pair) < _MOST_TEXT:
             found.append((column, index, array.null_count, pair))
     if not found:

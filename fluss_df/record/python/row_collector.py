@@ -93,7 +93,7 @@ class Gathered:
     extend
         Adds the values of a row.
     deletes
-        Keys of rows to delete: how many rows were in front of it, and the values of its key.
+        For each row to delete: how many rows were added before it, and the values of its key.
     handle
         What the caller of a row gets.
     taken
@@ -125,7 +125,8 @@ class Gathered:
         assert self.taken is not None
         for start in range(self.taken, len(self.values), len(values)):
             found = self.values[start : start + len(values)]
-            # who added the same objects as a row on another thread may have this one's place
+            # another thread may have added the same objects as its row: either of the two may be
+            # taken
             if all(a is b for a, b in zip(found, values, strict=True)):
                 del self.values[start : start + len(values)]
                 return True
@@ -149,10 +150,11 @@ class RowGate:
 def _tests(
     columns: Sequence[Column], keys: Sequence[object], also: Check
 ) -> tuple[list[str], str, list[str], str, dict[str, Any]]:
-    """Return Python that reads a row indexed by ``keys``, says whether it surely fits, and has it.
+    """Return Python source that checks and takes a row, in four parts, and the names it needs.
 
-    The third part copies values that the caller may change while they wait; then they are those of
-    the fourth.
+    The first part reads the values of a row, which is indexed by ``keys``. The second is the
+    condition under which the row surely fits. The third copies values that the caller may change
+    while they wait. The fourth is the tuple of the values.
     """
     conditions = [f"len(row) == {len(columns)}"]
     reads = []

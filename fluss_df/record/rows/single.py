@@ -30,7 +30,7 @@ _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
 
 Encode = Callable[[Any], bytes | None]
-# bytes and a place to a value and the place behind it
+# takes bytes and a place in them; returns the value there, and the place behind it
 Read = Callable[[bytes, int], tuple[Any, int]]
 
 
@@ -68,7 +68,7 @@ def _date(value: Any) -> bytes | None:
 
 
 def _float(value: Any) -> bytes | None:
-    # a NaN has bits that Python does not keep
+    # a NaN has payload bits, which Python does not keep
     return _FLOAT.pack(value) if type(value) is float and value == value else None
 
 
