@@ -94,7 +94,8 @@ class FlussConnection(ClientContext, Ready, Closing):
             await cluster.bootstrap()
         except BaseException:
             self._closed = True
-            # at once: what failed, or Ctrl-C, may keep this object for long by its traceback
+            # closed at once: the traceback of an error, or of Ctrl-C, may keep this object alive
+            # for long
             await _close(cluster)
             clients.leave(self.metrics)
             raise

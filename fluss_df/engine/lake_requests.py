@@ -22,7 +22,7 @@ from fluss_df.protocol.message_parts import partition_of, path_message, path_of,
 
 # offsets of rounds that may still be committed: more are of services that ended
 _MOST_PREPARED: Final = 8
-# of an int32
+# epochs are of the type int32
 _MOST_EPOCH: Final = 2**31
 
 # [partition id or None, bucket, offset]

@@ -110,7 +110,7 @@ async def learn_leaders(cluster: Cluster, info: TableInfo, buckets: Sequence[Tab
         except FlussError as error:
             if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
                 raise
-            # says which one, and whether its table is gone, too
+            # this request tells which partition is gone, or that its table is gone too
             for bucket in partitions.values():
                 await cluster.require_partition(info.table_path, bucket)
             raise

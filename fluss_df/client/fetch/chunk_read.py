@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # the most buckets in one request
 _BUCKETS_PER_REQUEST = 64
-# an abort is noticed between waits
+# the longest wait for an answer; an abort is noticed after it
 _WAIT_S = 0.2
 
 
@@ -97,7 +97,7 @@ class ChunkRead:
             yield from itertools.chain.from_iterable(steps)
 
     def steps(self) -> Generator[list[tuple[Position, Chunk]]]:
-        """Iterate: a chunk, with small ones that follow and are here; none during a pause."""
+        """Yield a chunk with the small ones behind it that were received; during a pause, none."""
         try:
             while self._todo:
                 if self._aborted:
@@ -130,7 +130,7 @@ class ChunkRead:
     def _with_small(self, front: Position, chunk: Chunk) -> list[tuple[Position, Chunk]]:
         """Return a chunk that was taken from the front, and take the small ones behind a small one.
 
-        No more than is here: a request is never waited for.
+        Only those that were received: no request is waited for.
         """
         found = [(front, chunk)]
         room = Room()
@@ -180,7 +180,7 @@ class ChunkRead:
         """Return the positions to ask for, whether now or after their pauses."""
         front = self._todo[0]
         near = itertools.islice(self._todo, 1 if self._full else _BUCKETS_PER_REQUEST)
-        # what follows waits until its turn once something of it is here
+        # a position behind the front one waits for its turn once something of it was received
         return [p for p in near if not p.done and p.error is None and (p is front or not p.ready)]
 
     def _send(self) -> None:

@@ -37,7 +37,7 @@ _FIRST_BYTES = 1 << 20
 
 @contextlib.contextmanager
 def _failing(position: Position) -> Iterator[None]:
-    """Have an error be that of a position, whose reader is told of it: others go on."""
+    """Make a raised error that of a position, whose reader is told of it: others go on."""
     try:
         yield
     except FlussError as error:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # schemas that a table can gain while it is read
 _MOST_NEW_SCHEMAS = 100
-# how many rows are decoded one by one, at 2 us each where the arrays take 130 us for all
+# up to this number, rows are decoded one by one: 2 us each, where arrays take 130 us for all
 _FEW_ROWS = 16
 
 

@@ -88,7 +88,7 @@ class Asker:
         name = "prefix_lookup" if self._prefix else "lookup"
         attributes = spans.table_attributes(name, self._info.table_path)
         if keys != 1:
-            # as the conventions have it: a batch of one is none
+            # by OpenTelemetry's conventions, one key is no batch
             attributes["db.operation.batch.size"] = keys
         return spans.current(f"{name} {self._name}", "client", attributes)
 
@@ -125,7 +125,7 @@ class Asker:
         info = self._info
         if info.is_partitioned():
             return self._ask(pa.Table.from_batches([batch]), metrics)[0]
-        # the same without frames, whose price is that of a round trip
+        # the same as _ask without frames, which cost as much time as a round trip
         keys = self._keys(batch)
         bucket_keys = (
             keys

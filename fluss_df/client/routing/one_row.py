@@ -12,7 +12,7 @@ from fluss_df.schema import TableInfo
 from fluss_df.types import Column, TypeRoot
 
 _R = TypeRoot
-# whose values str() makes the names of partitions of
+# types whose values str() writes as partition names have them, and their exact Python types
 _NAMING: Final[Mapping[TypeRoot, type]] = {
     _R.STRING: str,
     _R.TINYINT: int,
@@ -25,7 +25,7 @@ Values = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def values_of(wanted: Sequence[Column], columns: Sequence[Column]) -> Values:
-    """Return what takes the values of some columns out of a row with those and others."""
+    """Return a function that takes the values of the wanted columns out of a row of columns."""
     names = [column.name for column in columns]
     places = [names.index(column.name) for column in wanted]
     if len(places) == 1:
@@ -47,7 +47,7 @@ class PlainPartitions:
         self.usable = None not in self._kinds
 
     def name(self, row: Sequence[Any]) -> str | None:
-        """Return the name of a row's partition; None where its values are others."""
+        """Return the name of a row's partition; None where a value is of another Python type."""
         parts = self._values(row)
         if [type(part) for part in parts] != self._kinds:
             return None

@@ -127,7 +127,7 @@ class PartitionRouter:
             )
 
     def _require_room(self, more: int) -> None:
-        """Refuse before the first partition is created what the server would refuse at the last."""
+        """Refuse too many partitions before the first is created: servers refuse only the last."""
         if more == 1:
             return
         there = len(self._ids)
@@ -247,7 +247,7 @@ class _HashAssigner:
         )
         count = self._count_of(partition_id)
         buckets = bucket_ids(keys, count, info.lake_format)
-        # numbers of few bits are sorted by their digits, in a fifth of the time
+        # NumPy sorts numbers of up to 16 bits by their digits, in a fifth of the time
         small = buckets.astype(np.uint16) if count < 2**16 else buckets
         order = np.argsort(small, kind="stable")
         counts = np.bincount(buckets, minlength=count)

@@ -29,7 +29,7 @@ _WAIT_S = 0.2
 # Servers end a scan that nobody went on with for ten minutes. One that has to wait for the buckets
 # before it is given up long before that, and begun again when it is its turn.
 _STALL_S = 60.0
-# of the smallest table, which has as many Python objects as a large one
+# what a table counts for at least: a small one has as many Python objects as a large one
 _LEAST_BYTES = 1024
 
 
@@ -50,7 +50,7 @@ class _Bucket(Generic[T]):
 
 
 class _GivenUpError(Exception):
-    """The thread has to do something else than to read this bucket."""
+    """The thread has something to do that comes before reading this bucket."""
 
 
 class OneRead:
@@ -80,7 +80,7 @@ class OneRead:
             raise FlussError(f"the read of {self._what} was given up: its call was cancelled")
 
     def again(self) -> None:
-        """Have it be begun again: nobody got what was read, and its threads have ended."""
+        """Allow it to begin again: nobody got what was read, and its threads have ended."""
         self._given_up = threading.Event()
         self.begun = False
 
@@ -297,7 +297,8 @@ class BucketReads(Generic[T]):
             while not self._closed and not self._whole and self._full(bucket):
                 first = self._buckets[0]
                 if bucket is not first and (not first.begun or time.monotonic() > end):
-                    # nobody would read what the caller waits for; or its server gives it up
+                    # else no thread would read the bucket that the caller waits for, or the server
+                    # would give the scan up
                     raise _GivenUpError
                 self._changed.wait(_WAIT_S)
             if self._closed:

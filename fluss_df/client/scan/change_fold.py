@@ -37,7 +37,7 @@ class ChangeFold:
         self._folded = 0
 
     def add(self, rows: pa.Table, changes: pa.ChunkedArray) -> None:
-        """Add changes that come after all before."""
+        """Add changes, which are later than all that were added before."""
         kinds = changes.to_numpy()
         wanted = kinds != ChangeType.UpdateBefore.value
         if not wanted.all():
@@ -73,7 +73,7 @@ class ChangeFold:
         self._count = self._folded = len(last)
 
     def finish(self) -> tuple[pa.Array, pa.Table]:
-        """Return the keys that changed, and the rows that are there of them."""
+        """Return the keys that changed, and the rows of those that were not deleted last."""
         if not self._rows:
             return pa.array([], pa.large_binary()), pa.Table.from_batches([], self._schema)
         self._fold()

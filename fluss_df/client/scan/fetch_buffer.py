@@ -118,7 +118,7 @@ class FetchBuffer:
         is raised behind the rows of others that are here, by the next call at the latest; the one
         after it asks for the bucket again.
         """
-        # others may have rows for ever
+        # raised before rows of others are waited for, as they may come for ever
         _raise_failed(positions)
         if self._fill_unfinished:
             # an error or Ctrl-C ended the last call at some step: rows may be in no list

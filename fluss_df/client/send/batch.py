@@ -27,7 +27,7 @@ class WriteResultHandle:
     def __init__(self, drain: Callable[[bool], object] | None = None) -> None:
         self._drain = drain
         self._lock = threading.Lock()
-        self._open = 1  # what was split into, and 1 until sealed
+        self._open = 1  # batches that are not done, and 1 until sealed
         self._error: FlussError | None = None
         self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
         # Callers have the future, and rows that were taken cannot be called back: one that runs
@@ -36,7 +36,7 @@ class WriteResultHandle:
         self._future.set_running_or_notify_cancel()
 
     def expect(self, batches: int) -> None:
-        """Wait for a number of batches more."""
+        """Expect a number of further batches."""
         with self._lock:
             self._open += batches
 

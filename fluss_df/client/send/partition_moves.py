@@ -24,7 +24,7 @@ _MOVE_PAUSE_S = 0.01
 
 
 class Moving(Protocol):
-    """The sender, as far as its batches are moved."""
+    """What this module needs of the sender."""
 
     cluster: Cluster
     info: TableInfo

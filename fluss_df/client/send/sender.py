@@ -75,7 +75,7 @@ class Sender:
         self._memory = memory
         self._api = api
         self._acks = {"all": -1, "1": 1, "0": 0}[config.writer_acks]
-        # by the name of the partition, whose id may become another
+        # by the name of the partition, as its id changes when it is created again
         self._queues: dict[tuple[str | None, int], BucketQueue] = {}
         self._open_batches = 0
         self._pump_scheduled = False

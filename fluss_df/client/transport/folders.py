@@ -24,7 +24,7 @@ HOME_VARIABLE: Final = "FLUSS_HOME"
 # how long the owner of a folder may take to open it, before others give up
 _OPENING_S: Final = 20.0
 _PAUSE_S: Final = 0.02
-#: before an owner that is ending is asked again
+#: Seconds before an owner that is ending is asked again.
 ENDING_S: Final = 0.02
 
 _lock = threading.Lock()
@@ -84,7 +84,7 @@ def _socket_now(folder: Path | str) -> str:
 
     global _owner
     if os.getpid() != _owner:
-        # a forked child has the parent's engines only by their sockets
+        # a forked child reaches the parent's engines only by their sockets
         _engines.clear()
         _owner = os.getpid()
     if not isinstance(folder, Path):
@@ -161,7 +161,7 @@ def folder_behind(host: str) -> Path | None:
 
 
 def engine_credentials(socket_path: str) -> FolderSecret | None:
-    """Return what an engine in another process wants to be told; None for one that asks nothing.
+    """Return the secret that an engine in another process asks for; None where it asks for none.
 
     Raises NetworkError where it cannot be read: the engine is ending.
     """

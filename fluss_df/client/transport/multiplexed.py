@@ -36,7 +36,7 @@ from fluss_df.version import __version__
 logger = logging.getLogger(__name__)
 
 
-# what is received at once: most responses are whole in it
+# the bytes that are received at once: most responses are no larger
 _RECEIVED_AT_ONCE = 16 * 1024
 
 
@@ -212,7 +212,7 @@ class ServerConnection:
                 f"no connection to {endpoint.address} within {timeout_ms} ms"
             ) from None
         except (OSError, ValueError, OverflowError) as error:
-            # the last two of names and ports that no host has
+            # ValueError and OverflowError are of names and ports that no host can have
             connection.close()
             raise NetworkError(f"cannot connect to {endpoint.address}: {error}") from error
         except BaseException:

@@ -99,7 +99,7 @@ def tls_of(config: Config) -> Tls | None:
 
 
 def _changed(path: str) -> tuple[int, int] | None:
-    """Return what is another for a file that was replaced."""
+    """Return a value that is another one once the file was replaced."""
     try:
         found = os.stat(os.path.expanduser(path)) if path else None
     except OSError:
@@ -172,7 +172,7 @@ class TlsSocket:
                 self._flush()
                 self._receive()
             except OSError:
-                # why, for the server
+                # tells the server why
                 with contextlib.suppress(OSError):
                     self._flush()
                 raise
@@ -206,12 +206,13 @@ class TlsSocket:
         filled = 0
         while filled < len(buffer):
             try:
-                # into a buffer it returns how many, and not the bytes, as its types have it
+                # with a buffer it returns a count, though its types say bytes
                 count: Any = self._object.read(len(buffer) - filled, buffer[filled:])
             except ssl.SSLWantReadError:
-                # of a new key
+                # a change of keys has to be answered
                 self._flush()
-                # encrypted they are more; of one record a part may be there
+                # encrypted, the bytes are more than those missing, of which a part may have come
+                # already
                 if not self._receive(len(buffer) - filled):
                     break
             except ssl.SSLZeroReturnError:

@@ -177,7 +177,7 @@ class TableWriter(Ready, Closing):
 
     @contextlib.contextmanager
     def _importing(self, data: object) -> Iterator[None]:
-        """Say of what is no rows of columns, as a series, that it cannot be written."""
+        """Raise SchemaMismatchError where data, such as a series, cannot be read as rows."""
         try:
             yield
         except (pa.ArrowException, TypeError, ValueError) as error:
@@ -319,7 +319,7 @@ class TableWriter(Ready, Closing):
         Raises TimeoutError when acknowledgements are outstanding after ``timeout_ms``.
         """
         began = time.monotonic()
-        # more than locks can wait for is for ever, as Java's clients say it
+        # Java's clients pass the largest number of milliseconds for ever; locks cannot wait as long
         timeout_s = None if timeout_ms is None else min(timeout_ms / 1000, threading.TIMEOUT_MAX)
         shielded(functools.partial(self._accumulator.drain_within, timeout_s))
         sender = self._accumulator.sender

@@ -21,9 +21,9 @@ from fluss_df.protocol.acl import (
     ResourceType,
 )
 
-# of all resources: the file is written with each change, and read with each decision's resources
+# the most bindings of all resources together: each change writes them all
 MOST_ACLS: Final = 20_000
-# of a name; those that databases and tables may have are shorter
+# the most characters of a name; names of databases and tables are shorter
 _MOST_NAME: Final = 512
 # pairs of a filter and a binding that one request to drop may compare
 _MOST_COMPARED: Final = 20_000_000
@@ -71,7 +71,7 @@ class AclStore:
     def __init__(self, kept: KeptJson) -> None:
         self._kept = kept
         self._lock = threading.Lock()
-        # replaced, never changed: who decides by it needs no lock
+        # replaced as a whole and never changed: other threads read it without the lock
         self._acls: dict[Resource, Entries] = {}
         value = kept.load()
         if value is not None:

@@ -25,7 +25,7 @@ _BLOCK: Final = 8
 _PARALLEL: Final = 1
 _SALT_BYTES: Final = 16
 _HASH_BYTES: Final = 32
-# of a hash that somebody else made
+# the most bytes of memory that a hash made elsewhere may take to compute
 _MOST_MEMORY: Final = 256 << 20
 # tries at once: each takes a core and its memory
 _AT_ONCE: Final = 2

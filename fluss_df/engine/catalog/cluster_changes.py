@@ -1,8 +1,8 @@
 """Changes of the cluster's state since its file was written: one record for each, added to the end.
 
 A change costs its own bytes only, however large the state is. The state's file names the changes
-that go on from it (``epoch``): with a new file all records before are none of its own any more. Two
-files as for everything small: the first is synced before a change is answered, the second follows.
+that go on from it (``epoch``): earlier records do not belong to a new file. There are two files, as
+for everything small: the first is synced before a change is answered, the second follows.
 Each record has a number and a checksum, so both files together have all records.
 """
 

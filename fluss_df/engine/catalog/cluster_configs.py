@@ -28,7 +28,7 @@ _UNITS: Final = {
     **dict.fromkeys(("t", "tb", "tebibytes"), 40),
 }
 _MOST: Final = 2**63 - 1
-# of a value, and of what an error repeats of one
+# the most characters of a value, and the most of it that an error repeats
 _MOST_CHARACTERS: Final = 200
 
 

@@ -28,7 +28,7 @@ _READABLE = (1, 2, FORMAT)
 _KIND = "fluss_df embedded"
 # no room on the disk, in the user's quota, or under the process's limit for a file
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# what it raises to read a value that is not what was written
+# what reading raises for a value that is not what was written
 NOT_AS_WRITTEN = (
     ValueError,
     TypeError,
@@ -101,7 +101,7 @@ def disk_refused(
             " limit (ulimit -n)",
             ErrorCode.UNKNOWN_SERVER_ERROR,
         )
-    # rows in RocksDB, of another code, are made again
+    # damaged rows in RocksDB have another code, and are made again from the changelog
     known = isinstance(error, OSError) and error.errno in _OTHER_KIND
     if known and otherwise == ErrorCode.STORAGE_EXCEPTION:
         return DamagedError(

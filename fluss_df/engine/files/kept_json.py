@@ -46,7 +46,7 @@ class Kept:
 class KeptJson:
     """A value in two files.
 
-    ``belongs`` says whether a value is one of these files. Where the files of two tables were
+    ``belongs`` says whether a value belongs to these files. Where the files of two tables were
     exchanged, nothing else tells. With ``plain``, files without a checksum are read, as format 1
     has them. ``before_change`` is called before a file is changed; it raises where none may be.
     """

@@ -79,7 +79,7 @@ class OpenFiles(Generic[K]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        # the one that was used last is the last
+        # in the order of their last use, the latest at the end
         self._used: dict[K, Resting] = {}
         # those that are closing their files now, which count until they are closed
         self._resting: dict[K, Resting] = {}

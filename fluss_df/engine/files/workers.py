@@ -16,11 +16,11 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 _Job = Callable[[], None]
-# of a long loop: how many steps before others get a turn, and for how long
+# the steps of a long loop before other threads get a turn, and the seconds of their turn
 _STEPS: Final = 256
 _SHORT: Final = 4096
 _TURN_S: Final = 0.0002
-# threads that stand aside, at the most, with others in their places
+# the most threads that stand aside, see Workers.aside
 _MOST_ASIDE: Final = 128
 
 

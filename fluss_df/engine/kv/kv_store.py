@@ -35,10 +35,10 @@ STATE_KEY: Final = b""
 FIRST_ROW_KEY: Final = b"\0"
 _STATE: Final = struct.Struct("<Bqqqqqqq")
 _STATE_VERSION: Final = 2
-# of formats 1 and 2, which do not say whose rows they are
+# the state in formats 1 and 2, which do not say whose rows the store has
 _OLD_STATE: Final = struct.Struct("<Bqqqq")
-# memory of a store that is written to; of one that has few changes, which may be one of hundreds:
-# RocksDB allocates a tenth of it at once
+# Bytes of the memory table of a store with many changes, and of one with few: there may be hundreds
+# of these, and RocksDB allocates a tenth at once.
 _MEMTABLE_BYTES: Final = 64 << 20
 _FIRST_MEMTABLE_BYTES: Final = 4 << 20
 _CACHE_BYTES: Final = 256 << 20
@@ -180,8 +180,8 @@ class KvStore:
         self._resources = resources
         self._write_options = rocksdict.WriteOptions()
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
-        # Of what is below; held while RocksDB is opened and closed. An iterator that nobody holds
-        # any more may be collected, and stop using RocksDB, in a thread that has it.
+        # Guards what follows; held while RocksDB is opened and closed. An iterator that nobody
+        # holds any more may be collected, and stop using RocksDB, in a thread that has the lock.
         self._guard = threading.RLock()
         self._users = 0
         self._closed = False

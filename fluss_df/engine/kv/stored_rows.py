@@ -14,7 +14,7 @@ from fluss_df.engine.kv.sst_blocks import verify_other_blocks
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.kv.rocks_rows import take_values
 
-# of rows read at once: at first, and at the most
+# rows that are read at a time: at first, and at the most
 _FIRST_VALUES: Final = 128
 _READ_VALUES: Final = 1 << 14
 _READ_BYTES: Final = 4 << 20

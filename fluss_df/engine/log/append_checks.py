@@ -15,7 +15,7 @@ from fluss_df.record.log.cut import ColumnLayout, read_message
 _MAX_MAGIC: Final = 1
 #: bytes that the columns of one batch may have when they are decompressed
 MOST_BYTES: Final = 1 << 30
-# batches of one bucket in one request
+# the most batches of one bucket in one request
 _MOST_BATCHES: Final = 16 << 10
 # bytes of the smallest record of a row format: its length (4) and its change type (1)
 _LEAST_ROW: Final = 5

@@ -46,7 +46,7 @@ _MOST_PARTS: Final = 1024
 _MAP: Final[dict[str, Any]] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 # how many bytes are written again at once
 _COPIED_BYTES: Final = 8 << 20
-# of all segments together, where each map keeps a descriptor
+# the most maps of all segments together, where each map keeps a descriptor
 _MOST_MAPS: Final = 256
 
 

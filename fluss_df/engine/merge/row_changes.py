@@ -101,7 +101,7 @@ def folded(
 
 
 def in_keys(ids: Int64s | None, count: int) -> tuple[Int64s, Int64s]:
-    """Return records by key, and for each where those of its key begin in that order."""
+    """Return the order of records by key, and for each place in it where its key begins."""
     if ids is None:
         return np.arange(count), np.arange(count)
     order = np.argsort(ids, kind="stable")
@@ -171,7 +171,7 @@ def change_batch(
     length = HEADER_SIZE + len(kinds) + len(body) - OVERHEAD
     _LENGTH.pack_into(header, 8, length)
     crc = google_crc32c.value(bytes(header[CRC_START:]) + kinds)
-    # NumPy's view: of others, the library takes bytes alone
+    # as a view of NumPy: of other buffers, google_crc32c takes only bytes
     crc = google_crc32c.extend(crc, np.frombuffer(body, np.uint8)) if len(body) else crc
     _CRC.pack_into(header, _CRC_AT, crc)
     return b"".join((header, kinds, body))

@@ -8,10 +8,10 @@ from typing import Final
 from fluss_df.engine.files.workers import give_turn, paced
 from fluss_df.errors import ErrorCode, FlussError
 
-# keys that are read at once before anything is known of the size of their values; and at the most
+# keys that are read at a time: before the sizes of their values are known, and at the most
 _FIRST_KEYS: Final = 8
 _MOST_KEYS: Final = 8192
-# of a value besides its bytes, while it is an object
+# the bytes of a value's object besides those of the value
 _OBJECT_BYTES: Final = 48
 
 Read = Callable[[list[bytes]], list[bytes | None]]

@@ -51,12 +51,12 @@ logger = logging.getLogger(__name__)
 _CLIENT: Final = -1
 _EARLIEST_OFFSET: Final = -2
 _MAX_WAIT_MS: Final = 600_000
-# how many times what a request asks for may be looked at where it lies, for some of its columns
+# A request for some columns may look at this many times the bytes that it asks for.
 _PROJECTION_FACTOR: Final = 8
 _LENGTH_SIZE: Final = 4
-# of a request that waits: what is made of it is kept meanwhile
+# the largest request that is kept parsed while it waits; a larger one is parsed again
 _KEPT_BYTES: Final = 1 << 10
-# of an answer, and how large they become when they are put together
+# an answer of more parts has its small ones joined, to pieces of this many bytes
 _MANY_PARTS: Final = 1 << 10
 _PIECE_BYTES: Final = 64 << 10
 
@@ -288,7 +288,7 @@ def _read(
             answer.filtered_end_offset = found.end
         reply.records = found.parts
         return
-    # it is for what is sent, which is a part of what is read
+    # the room is for what is sent, and that is only a part of what is read
     most = room if columns is None else room * _PROJECTION_FACTOR
     piece = tablet.read(offset, most, at_least_one=taken == 0, partial=columns is None)
     answer.high_watermark = tablet.high_watermark

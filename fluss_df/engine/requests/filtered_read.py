@@ -15,7 +15,7 @@ from fluss_df.pushdown.batch_filter import BatchFilter
 from fluss_df.record.layout.headers import HEADER_SIZE, LogHeaders, scan_headers
 
 _CHUNK: Final = 1 << 20
-# as much of a log is looked at in one request, before its client hears how far that was
+# the most of a log that one request looks at, before its client hears how far that was
 _MOST_SEGMENTS: Final = 16
 _MOST_BYTES: Final = 256 << 20
 _STATISTICS_AT: Final = HEADER_SIZE + 4

@@ -51,7 +51,7 @@ class Scans:
         engine.before_ends(self.end)
         engine.at_checks(self.expire)
         self._scans: dict[bytes, _Scan] = {}
-        # given up: when, and of which bucket
+        # scans that were given up: when, and of which bucket
         self._expired: dict[bytes, tuple[float, TableBucket]] = {}
         self._lock = threading.Lock()
 

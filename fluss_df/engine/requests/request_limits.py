@@ -23,7 +23,7 @@ from fluss_df.protocol.wire import BYTES, FIXED32, FIXED64, VARINT, next_field
 _MB: Final = 1 << 20
 # of requests that carry rows
 _ROWS: Final = frozenset({api.PRODUCE_LOG.key, api.PUT_KV.key})
-# of requests that name one thing, or a few servers or settings
+# the most bytes of requests that name one thing, or a few servers or settings
 _SMALL: Final = 64 << 10
 _SIZES: Final = {
     **{
@@ -62,7 +62,7 @@ _CONTINUED: Final = 0x80
 _CHANCE: Final = 16 << 10
 _TEXTS: Final = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 _DEPTH: Final = 100
-# looked at at once
+# bytes that are looked at before other threads get a turn
 _STEP_BYTES: Final = 256 << 10
 # fields that are walked before others get a turn: 0.1 ms
 _STEP_FIELDS: Final = 256

@@ -53,7 +53,8 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._opening: set[asyncio.Task[None]] = set()
-        # given back to take, and close, who waits when there are no others
+        # a descriptor in reserve: it is given back to accept, and close, a waiting peer when there
+        # are no others
         self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         listening.setblocking(False)
         listening.listen(_BACKLOG)

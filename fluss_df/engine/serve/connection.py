@@ -33,13 +33,13 @@ logger = SeldomLogger(logging.getLogger(__name__))
 
 # requests that wait for their turn, before no more is received
 _QUEUED: Final = 16
-# of a peer that has not said who it is
+# the largest request of a peer that has not said who it is
 _UNTRUSTED_BYTES: Final = 64 << 10
 # requests whose answers are made in memory, and are large at times
 _MADE: Final = {LOOKUP.key, PREFIX_LOOKUP.key, LIMIT_SCAN.key, SCAN_KV.key}
 # what is said before anything is asked for
 _GREETINGS: Final = {API_VERSIONS.key, AUTHENTICATE.key}
-# of an answer, given to a socket at once
+# bytes of an answer that are given to a socket at a time
 _STEP_BYTES: Final = 256 << 10
 # taken from a socket at once: new memory makes a megabyte take 3 to 10 ms, for which all wait
 _RECEIVED_BYTES: Final = 256 << 10
@@ -93,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stall: asyncio.TimerHandle | None = None
         self._moved = 0.0
         self._left_unsent = 0
-        # bytes that came since a time
+        # bytes that came since the time _came_since
         self._came = 0
         self._came_since = 0.0
         self.worker: asyncio.Task[None] | None = None

@@ -38,7 +38,7 @@ from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.protocol.frames import Request
 
 T = TypeVar("T")
-# for which opening waits for partitions
+# seconds that opening waits for partitions to be created
 _PARTITIONS_S: Final = 2.0
 
 

@@ -74,7 +74,7 @@ def back_up(engine: Engine, file: Path) -> int:
     codec = codec_of(file)
     try:
         remove_left_parts(file.parent)
-        # of this call alone: another may write to the same name
+        # a file of this call alone: another call may write to the same name
         with part_file(file.parent) as part:
             with (
                 pa.OSFile(str(part), "w") as stream,

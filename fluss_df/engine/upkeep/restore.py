@@ -39,7 +39,7 @@ from fluss_df.engine.upkeep.backup import codec_of
 from fluss_df.engine.upkeep.backup_lake import LAKE, MEMBER
 from fluss_df.errors import ErrorCode, FlussError
 
-# every file of a backup
+# the names that files of a backup may have
 _MEMBER: Final = re.compile(
     r"FORMAT"
     r"|catalog/(databases|cluster|acls|table-\d{1,18})\.json"
@@ -49,12 +49,12 @@ _MEMBER: Final = re.compile(
     re.ASCII,
 )
 _MOST_MEMBERS: Final = 10_000_000
-# of a header's extension, which is read at once
+# the most bytes of a header's extension, which is read at once
 _MOST_EXTENSION_BYTES: Final = 1 << 16
 _MOST_CATALOG_BYTES: Final = 256 << 20
 _PIECE: Final = 1 << 20
 _UNDER_WAY: Final = ".restoring"
-# what an engine leaves that came while the folder was locked
+# the file that an engine leaves which tried to open the folder while it was locked
 _LOCK: Final = "LOCK"
 # what headers' extensions have, which says nothing about what is in a file
 _UNUSED: Final = {b"mtime", b"atime", b"ctime", b"uid", b"gid", b"uname", b"gname", b"comment"}
