@@ -210,5 +210,5 @@ def _width(kind: pa.DataType) -> int:
     try:
         return int(kind.bit_width)
     except ValueError:
-        # of no fixed size
+        # about, for types without a fixed size
         return 1 << 10

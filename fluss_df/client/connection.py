@@ -186,7 +186,7 @@ class FlussConnection(ClientContext, Ready, Closing):
         return f"FlussConnection({self.config.bootstrap_servers!r}, {state})"
 
 
-# those that keep a temporary engine open
+# connections that keep a temporary engine open
 _made: weakref.WeakValueDictionary[int, FlussConnection] = weakref.WeakValueDictionary()
 
 

@@ -364,7 +364,7 @@ class Engine:
     @contextlib.contextmanager
     def watching(self, buckets: Iterable[TableBucket], event: asyncio.Event) -> Iterator[None]:
         """Have an event set whenever one of some buckets has something new for readers."""
-        # those that could not be opened, or were dropped, are answered at once
+        # buckets that could not be opened, or were dropped, are answered at once
         found = map(self._open.get, buckets)
         watched = [opened for opened in found if opened is not None]
         for opened in watched:
@@ -428,7 +428,7 @@ class Engine:
                         now, ttl, self.tiered.end(table, bucket)
                     )
             except (FlussError, OSError) as error:
-                # those of other buckets expire all the same; this one may have been dropped
+                # segments of other buckets expire all the same; this bucket may have been dropped
                 dropped = ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
                 if getattr(error, "error_code", None) != dropped:
                     logger.warning("%s: %s", java_name(bucket), error)

@@ -62,7 +62,7 @@ class Cluster:
         self.metrics = metrics
         self.closed = False
         self._engine = engine_here(config)
-        # as whom, and how, servers are connected to
+        # the user by whom, and the encryption with which, servers are connected to
         self._identity = credentials_of(config), tls_of(config)
         self._user = next(_user_ids)
         self._pool = io.resource(ConnectionPool)

@@ -21,8 +21,8 @@ from fluss_df.schema import TableInfo
 if TYPE_CHECKING:
     from fluss_df.client.context import ClientContext
 
-# Of a bucket this much is asked for at once where times are looked for: what a server says of a
-# time is rarely far off.
+# The bytes of a bucket that are asked for at once to find a time: what a server says of a time is
+# rarely far off.
 _TIMES_BYTES = 128 << 10
 
 

@@ -45,7 +45,7 @@ class ValueReader:
         arrow = info.schema.arrow_schema
         self.schema = pa.schema([arrow.field(name).with_nullable(True) for name in names])
         self._lock = threading.Lock()
-        # for values of the table's schema, all of it
+        # the quick way for values of the table's newest schema, where all columns are wanted
         self._newest = info.schema_id.to_bytes(2, "little", signed=True)
         self._decode_one = (
             row_decoder(info.schema.columns, info.kv_format) if columns is None else None

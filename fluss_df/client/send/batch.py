@@ -89,7 +89,7 @@ class WriteResultHandle:
         TimeoutError
             When the outcome is still open after ``timeout_ms``.
         """
-        # by another thread where the time is short: it may be held up by one that waits for room
+        # with a timeout, another thread sends: a thread that waits for room may hold it up
         self.send_now(may_block=timeout_ms is None)
         result_of(self._future, None if timeout_ms is None else timeout_ms / 1000)
         return ready(None)

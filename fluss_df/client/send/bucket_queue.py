@@ -346,7 +346,7 @@ class BucketQueue:
         if error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
             return False
         if error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
-            # another one may have its name
+            # another partition may have its name
             return self.bucket.partition_id is not None
         # without idempotence, what may have got through must not be sent twice
         if batch.uncertain and not self._config.writer_enable_idempotence:

@@ -345,7 +345,7 @@ class Sender:
 
     def _throttle(self, queue: BucketQueue, pressure: float) -> None:
         """Let a bucket rest that a server under pressure asks for: the more, the longer."""
-        # by its square; from 0 to 1, whatever a server says
+        # the square of the pressure, which counts from 0 to 1 whatever a server says
         share = min(max(pressure, 0.0), 1.0) ** 2
         pause_ms = self._config.writer_kv_backpressure_max_throttle_ms * share
         if pause_ms >= 1 and queue.rest(pause_ms / 1000):

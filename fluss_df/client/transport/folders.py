@@ -135,7 +135,7 @@ def successor(socket_path: str) -> str | None:
     if folder is None:
         return None
     if not holds_data(folder):
-        # another one in its place would be empty
+        # a new folder in its place would be empty
         raise FlussError(
             f"the folder {folder} is not there any more: its engine has ended. Put the folder back,"
             " or connect to it where it is",

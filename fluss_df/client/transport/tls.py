@@ -281,7 +281,7 @@ def tls_error(error: OSError, address: str, *, shaking_hands: bool) -> FlussErro
     if "CERTIFICATE_REQUIRED" in reason:
         return TlsError(f"the server at {address} asks for {certificate}, with its private key")
     if "HANDSHAKE_FAILURE" in reason:
-        # of TLS 1.2, whose servers say no more
+        # servers of TLS 1.2 say no more than this
         return TlsError(
             f"the server at {address} refuses this client: it asks for {certificate}, or has no"
             f" cipher suite in common with it ({_SETTING}.cipher.suites)"

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# for a cluster, which may be out of reach: the end of a program must not hang
+# seconds for rows to a cluster, which may be out of reach: the end of a program must not hang
 _EXIT_FLUSH_S = 3.0
-# for an engine of this process: it ends with the program, and only its disk can be slow
+# seconds for rows to an engine of this process: only its disk can be slow
 _EXIT_FLUSH_HERE_S = 60.0
 
-# those that are flushed when the program ends, each with the settings of its connection
+# the writers that are flushed when the program ends, each with the settings of its connection
 _open_writers: weakref.WeakKeyDictionary[TableWriter, Config] = weakref.WeakKeyDictionary()
 
 

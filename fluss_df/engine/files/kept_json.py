@@ -153,7 +153,7 @@ class KeptJson:
                 self.first.unlink()
                 sync_folder(self.first.parent)
                 return
-            # of a later generation than the one that may be on the disk
+            # its generation is later than that of the value that may be on the disk
             self._generation += 2
             write_atomically(self.first, _pack(Kept(self._generation, old.value)))
         except (OSError, FlussError) as error:

@@ -81,7 +81,7 @@ class OpenFiles(Generic[K]):
         self._lock = threading.Lock()
         # in the order of their last use, the latest at the end
         self._used: dict[K, Resting] = {}
-        # those that are closing their files now, which count until they are closed
+        # users that are closing their files now, which count until they are closed
         self._resting: dict[K, Resting] = {}
         self._files = 0
 

@@ -122,8 +122,8 @@ class FolderLock:
             )
         # not inherited: a child must not keep the folder locked
         self._folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        # of its own: RocksDB may outlive the lock, while an iterator is in use, and the number of
-        # this descriptor must not become that of another folder
+        # a descriptor of its own: RocksDB may outlive the lock while an iterator is in use, and the
+        # number of this descriptor must not become that of another folder
         self._anchor = _Anchor(folder)
         self._fd = self._open_file()
         self._lock_folder = lock_file(self._folder_fd)
@@ -238,7 +238,7 @@ class FolderLock:
         try:
             fd = self._open_file()
         except OSError as error:
-            # of descriptors, or of room: the folder is no less this engine's
+            # descriptors or room are lacking: the folder is no less this engine's
             raise disk_refused(f"cannot make {self._path} again", self.folder, error) from error
         if self._lock_folder is None or lock_file(fd) is False:
             os.close(fd)

@@ -111,7 +111,7 @@ class Workers:
             yield
         finally:
             with self._lock:
-                # one thread more than there are to be ends behind its job
+                # there is a thread too many now: one of them ends behind its job
                 self._aside -= steps
 
     def _work(self) -> None:

@@ -159,7 +159,7 @@ class KvResources:
 class StoreWork(NamedTuple):
     """The disk and memory that a store uses, and its background work."""
 
-    #: of its files and its memory tables
+    #: the bytes of its files and its memory tables
     bytes: int = 0
     running_compactions: int = 0
     pending_compactions: int = 0

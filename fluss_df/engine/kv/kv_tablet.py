@@ -345,7 +345,7 @@ class KvTablet:
             overlay: Changes = {}
             for entry in self._pending:
                 overlay.update(entry.changes)
-            # at once: readers look at it without the lock
+            # replaced in one step, as readers look at it without the lock
             self._overlay = overlay
 
     # ---- reading

@@ -13,7 +13,7 @@ _REMEMBERED = 5
 # Writers that are active are among the last ones.
 _MOST_WRITERS = 16 << 10
 _LAST_SEQUENCE = 2**31 - 1
-# as long as Apache Fluss remembers a writer that writes no more
+# milliseconds for which a writer is remembered that writes no more, as in Apache Fluss
 EXPIRATION_MS = 7 * 24 * 3600 * 1000
 
 

@@ -62,7 +62,7 @@ class AnswerRoom:
             return found
         by_key = dict(zip(wanted, found, strict=True))
         values = [by_key[key] for key in keys]
-        # those that are there more than once
+        # values that are in the answer more than once
         self.take(_size(values) - _size(found))
         return values
 

@@ -126,7 +126,7 @@ def fetch_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
     return None if request.max_wait_ms else _read_all(engine, request, in_place=True)[0]
 
 
-# of an answer: what :func:`_read_all` returns
+# the answer to a fetch: what :func:`_read_all` returns
 _Answer = tuple[list[Buffer], int, bool]
 
 
@@ -214,7 +214,8 @@ def _read_all(
             except FlussError as error:
                 at_once = True
                 set_error(answer, error)
-            # of many buckets, objects that are kept until the end cost time: Python collects them
+            # objects of many buckets that are kept until the end cost time: Python's collector
+            # looks at them
             if in_place:
                 reply.buckets.append(bucket)
             else:

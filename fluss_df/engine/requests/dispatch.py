@@ -269,7 +269,7 @@ class Dispatcher:
         # these read and write bytes, and wait on the event loop
         rest: Awaitable[list[Buffer]]
         if kind in (api.PRODUCE_LOG, api.PUT_KV):
-            # they are large by their rows, and count their buckets themselves
+            # these requests are large by their rows, and count their buckets themselves
             rest = await handler(self.engine, request.body, rights)
             return rest
         large = await self._is_large(kind, request.body)
@@ -286,7 +286,7 @@ class Dispatcher:
             return [_answer(self._api_versions, _parse(kind, request.body), session)]
         more: tuple[object, ...] = ()
         if kind is api.GET_METADATA:
-            # it says where its peer reaches the server
+            # its answer says where the peer reaches the server
             more = (session,)
         elif kind in _ABOUT_RIGHTS:
             more = (self._rights_to_rights(session),)

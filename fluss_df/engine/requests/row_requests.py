@@ -201,7 +201,7 @@ async def acknowledge(
 
     # a few side by side: a request of very many buckets must not have all threads
     shares = [durable(first) for first in range(min(_SHARES, len(buckets)))]
-    # one takes no task
+    # a single share needs no task
     refusals = await (shares[0] if len(shares) == 1 else _put_together(shares, len(buckets)))
     for part, result, refused in zip(request.buckets_req, results, refusals, strict=True):
         answer = answer_to(response, part)

@@ -90,11 +90,12 @@ class Acceptor:
             task = self._loop.create_task(self._open(peer, name))
         else:
             task = self._loop.create_task(self._encrypt(peer, name, self._tls.context()))
-            # it counts, and may be closed for another one, before hands are shaken
+            # a peer counts, and may be closed for another one, before hands are shaken
             guest = Handshake(name, self._loop.time(), task)
             self._connections.shaking.add(guest)
             task.add_done_callback(lambda _: self._connections.shaking.discard(guest))
-            # of a task that was cancelled before its first step; another one has let go of it
+            # closes the peer of a task that was cancelled before its first step; any other task has
+            # let go of its peer
             task.add_done_callback(lambda _: peer.close())
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)

@@ -51,7 +51,8 @@ _SMALL_HELD: Final = 256 << 10
 _FETCH_GROWTH: Final = 10
 _METADATA_GROWTH: Final = 64
 _GROWS_FROM: Final = 1 << 10
-# of a request that holds memory others wait for, the part that has to come in each stalled_s
+# while others wait for memory, this part (1/8) of a request that holds some has to come in each
+# stalled_s
 _PART_IN_TIME: Final = 8
 
 

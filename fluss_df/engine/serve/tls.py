@@ -84,7 +84,7 @@ def _context_of(security: Security) -> ssl.SSLContext:
     assert security.tls_key is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # of TLS 1.2: handshakes cost a server more than a client
+    # TLS 1.2 has renegotiation, and handshakes cost a server more than a client
     context.options |= ssl.OP_NO_RENEGOTIATION
     cert, key = os.fspath(security.tls_cert), os.fspath(security.tls_key)
     for option, path in (("tls_cert", cert), ("tls_key", key)):

@@ -188,7 +188,7 @@ def _encode_elements(
             place = np.where(short, mark, place)
             word_view(out)[at] = place
             where = np.where(short, at, base + behind)
-            # in the order of addresses within an array, the long ones apart
+            # copied in the order of addresses within an array, the long ones apart
             for part in (np.flatnonzero(short), np.flatnonzero(~short)):
                 copy_blobs(values.data, starts[part], lengths[part], out, where[part], exact=True)
         else:
