@@ -45,7 +45,7 @@ _TEXT_OPS: Final = {
     "ends_with": lambda column, text: column.str.ends_with(text),
     "match_substring": lambda column, text: column.str.contains(text, literal=True),
 }
-# of is_in: what a null is
+# the options of is_in for nulls
 _NULL_MATCHES, _NULL_SKIPPED, _NULL_GIVES_NULL = 0, 1, 2
 
 
@@ -187,12 +187,7 @@ def pushed(node: Node, schema: pa.Schema) -> list[pl.Expr]:
     NaN for the largest number, and for equal to itself: what that would change is written so that
     it means what Arrow means, or is left out.
 
-    Parameters
-    ----------
-    node
-        A condition.
-    schema
-        The columns, with their Arrow types.
+    ``schema`` has the columns with their Arrow types.
     """
     if isinstance(node, Call) and node.name == "and_kleene" and node.options is None:
         return [found for part in node.arguments for found in pushed(part, schema)]

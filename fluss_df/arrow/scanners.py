@@ -107,7 +107,7 @@ class FlussScanner:
             try:
                 node = nodes_of(expression, self.dataset_schema)
             except UnsupportedExpression:
-                # whatever it looks at
+                # it may look at any column
                 read |= {*names}
                 continue
             looked_at = columns_of(node)
@@ -115,7 +115,7 @@ class FlussScanner:
             read |= looked_at
             if expression is self._condition:
                 self._pushed = pushed(node, self.dataset_schema)
-        # where only rows are counted, those of some column are
+        # to count rows, some column has to be read: the narrowest
         return read or {min(self.dataset_schema, key=lambda field: _width(field.type)).name}
 
     def _evaluated(self, batches: list[pa.RecordBatch]) -> pads.Scanner:
@@ -210,5 +210,5 @@ def _width(kind: pa.DataType) -> int:
     try:
         return int(kind.bit_width)
     except ValueError:
-        # of no fixed size
+        # about, for types without a fixed size
         return 1 << 10

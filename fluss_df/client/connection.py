@@ -94,7 +94,8 @@ class FlussConnection(ClientContext, Ready, Closing):
             await cluster.bootstrap()
         except BaseException:
             self._closed = True
-            # at once: what failed, or Ctrl-C, may keep this object for long by its traceback
+            # closed at once: the traceback of an error, or of Ctrl-C, may keep this object alive
+            # for long
             await _close(cluster)
             clients.leave(self.metrics)
             raise
@@ -185,7 +186,7 @@ class FlussConnection(ClientContext, Ready, Closing):
         return f"FlussConnection({self.config.bootstrap_servers!r}, {state})"
 
 
-# those that keep a temporary engine open
+# connections that keep a temporary engine open
 _made: weakref.WeakValueDictionary[int, FlussConnection] = weakref.WeakValueDictionary()
 
 
@@ -274,13 +275,10 @@ def resolve_connection(connection: object | None = None) -> FlussConnection:
 
     The same address or settings give the same connection, so that queries share its sockets.
 
-    Raises FlussError when there is no default, naming the ways to set one.
+    ``connection`` is what :func:`connect` takes, an open connection, or None for the default one:
+    that of :func:`set_default_connection`, else ``FLUSS_BOOTSTRAP_SERVERS``.
 
-    Parameters
-    ----------
-    connection
-        What :func:`connect` takes, an open connection, or None for the default one:
-        that of :func:`set_default_connection`, else ``FLUSS_BOOTSTRAP_SERVERS``.
+    Raises FlussError when there is no default, naming the ways to set one.
     """
     if isinstance(connection, FlussConnection):
         return connection

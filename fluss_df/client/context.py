@@ -55,7 +55,7 @@ class ClientContext:
         self._lock = threading.Lock()
         self.metrics.after_fork()
         self._cluster = None
-        # those that the child goes on with are flushed with its connection
+        # writers that the child uses are flushed with its connection
         self._writers = weakref.WeakSet(self._writers)
 
     @property

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# of a backup that is being written
+# the folder for copies of RocksDB while a backup is written
 COPIES: Final = ".backup-copies"
 # buckets that are opened at once: each may have to make rows again, some megabytes at a time
 _OPENED_AT_ONCE: Final = 4
@@ -63,7 +63,7 @@ class Engine:
         self.folder = folder
         self.settings = settings or EngineOptions()
         self.counters = EngineCounters()
-        # of what is open; never held while files are read, as the event loop may wait for it
+        # guards what is open; never held while files are read, as the event loop may wait for it
         self._lock = threading.RLock()
         self._open: dict[TableBucket, OpenBucket] = {}
         self._opening: dict[TableBucket, Opening] = {}
@@ -83,7 +83,7 @@ class Engine:
             self.cluster = ClusterState(files.cluster(), files.cluster_changes())
             self.acls = AclStore(files.acls())
             for part in folder.iterdir():
-                # of earlier versions, and of who made them by hand
+                # earlier versions, and users by hand, made them readable for others
                 if part.is_dir() and not part.is_symlink():
                     make_private(part)
             if self.lock.format < FORMAT:
@@ -171,15 +171,10 @@ class Engine:
     def kv_bucket(self, bucket: TableBucket, *, scans: bool = False) -> tuple[Table, KvTablet]:
         """Return a bucket of a primary-key table, and the table; opens it.
 
-        Raises FlussError as :meth:`bucket`; ``NON_PRIMARY_KEY_TABLE_EXCEPTION`` for a log table.
+        ``scans`` says that the bucket is to be scanned only. A small one that gave its files back
+        does not take them again for that.
 
-        Parameters
-        ----------
-        bucket
-            Which one.
-        scans
-            Whether it is to be scanned only: one that gave its files back does not take them again
-            for that where it is small.
+        Raises FlussError as :meth:`bucket`; ``NON_PRIMARY_KEY_TABLE_EXCEPTION`` for a log table.
         """
         table = self.catalog.table_of(bucket)
         opened = self._opened(bucket, files=not scans)
@@ -225,13 +220,13 @@ class Engine:
         found = None
         try:
             with self._may_open:
-                # what was dropped before it was known that this thread opens it
+                # raises where the bucket was dropped before it was known that this thread opens it
                 self.catalog.table_of(bucket)
                 self.lock.verify()
                 try:
                     found = self._open_bucket(bucket)
                 except TooManyFilesError:
-                    # others in this process have more than their half
+                    # other parts of this process have more than their half of the files
                     self._files.rest_all()
                     found = self._open_bucket(bucket)
             with self._lock:
@@ -369,7 +364,7 @@ class Engine:
     @contextlib.contextmanager
     def watching(self, buckets: Iterable[TableBucket], event: asyncio.Event) -> Iterator[None]:
         """Have an event set whenever one of some buckets has something new for readers."""
-        # those that could not be opened, or were dropped, are answered at once
+        # buckets that could not be opened, or were dropped, are answered at once
         found = map(self._open.get, buckets)
         watched = [opened for opened in found if opened is not None]
         for opened in watched:
@@ -433,7 +428,7 @@ class Engine:
                         now, ttl, self.tiered.end(table, bucket)
                     )
             except (FlussError, OSError) as error:
-                # those of other buckets expire all the same; this one may have been dropped
+                # segments of other buckets expire all the same; this bucket may have been dropped
                 dropped = ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
                 if getattr(error, "error_code", None) != dropped:
                     logger.warning("%s: %s", java_name(bucket), error)

@@ -22,7 +22,7 @@ from fluss_df.protocol.message_parts import partition_of, path_message, path_of,
 
 # offsets of rounds that may still be committed: more are of services that ended
 _MOST_PREPARED: Final = 8
-# of an int32
+# epochs are of the type int32
 _MOST_EPOCH: Final = 2**31
 
 # [partition id or None, bucket, offset]
@@ -146,7 +146,7 @@ class LakeRequests:
                     prepared = list(table.lake.get("prepared", {}).items())[1 - _MOST_PREPARED :]
                     prepared.append((name, [[p, b, offset] for (p, b), offset in offsets.items()]))
                     self._engine.catalog.set_lake(table, {**table.lake, "prepared": dict(prepared)})
-                # as the paths in remote storage: readers look for the table's id in it
+                # like the paths in remote storage: readers look for the table's id in it
                 answer.lake_table_offsets_path = (
                     f"lake/{table.path.database_name}/{table.path.table_name}-{table.id}"
                     f"/metadata/{name}.offsets"
@@ -165,7 +165,7 @@ class LakeRequests:
             try:
                 _, tablet = self._engine.bucket(TableBucket(table.id, bucket, partition))
             except FlussError as error:
-                # of a partition that was dropped meanwhile nothing is read again
+                # nothing of a partition that was dropped meanwhile is read again
                 if error.error_code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
                     raise
             else:

@@ -109,12 +109,8 @@ class OpenBucket:
 class Opening:
     """A bucket that a thread is opening.
 
-    Attributes
-    ----------
-    done
-        Set when opening is over: the bucket is open, could not be opened, or was closed again.
-    dropped
-        Whether the bucket was dropped meanwhile, so that it is closed at once.
+    ``done`` is set when opening is over: the bucket is open, could not be opened, or was closed
+    again. ``dropped`` says whether the bucket was dropped meanwhile, so that it is closed at once.
     """
 
     def __init__(self) -> None:

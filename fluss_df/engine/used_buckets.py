@@ -19,7 +19,7 @@ from fluss_df.metadata import TableBucket
 
 logger = logging.getLogger(__name__)
 
-# of one folder: for more buckets than these its names are listed, once
+# buckets of a folder that are looked for one by one; for more, its names are listed once
 _LOOKED_AT_EACH: Final = 16
 
 

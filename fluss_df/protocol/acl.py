@@ -326,7 +326,7 @@ def _member(kind: type[E], code: int) -> E:
     try:
         return kind(code)
     except ValueError:
-        # as a server says it
+        # the text is that of Fluss's servers
         raise FlussError(
             f"Unknown {kind.__name__} code {code}", ErrorCode.UNKNOWN_SERVER_ERROR
         ) from None

@@ -8,12 +8,12 @@ by a server in its metadata.
 from __future__ import annotations
 
 _PREFIX = "unix-"
-# a port must be given, and means nothing
+# the protocol wants a port with each host; that of a Unix socket has no meaning
 _PORT = 1
 
 
 def shown_host(host: str, otherwise: str) -> str:
-    """Return how users are told of a host: a Unix socket has a name of hexadecimal digits."""
+    """Return the text that users see for a host: a phrase for a Unix socket, else ``otherwise``."""
     return "a socket of this machine" if local_path(host) is not None else otherwise
 
 
@@ -36,5 +36,5 @@ def local_path(host: str) -> str | None:
         path = bytes.fromhex(host.removeprefix(_PREFIX)).decode(errors="surrogateescape")
     except ValueError:
         return None
-    # bytes of any kind, but a whole path
+    # the path may have any bytes, but it must be absolute, or empty
     return path if not path or path.startswith("/") else None

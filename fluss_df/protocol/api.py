@@ -18,16 +18,8 @@ ResponseT = TypeVar("ResponseT", bound=Message)
 class Api(Generic[RequestT, ResponseT]):
     """One kind of request: its key, its messages, the versions that this client supports.
 
-    Parameters
-    ----------
-    key
-        The API key on the wire.
-    name
-        Its name in Fluss.
-    request, response
-        The message classes.
-    max_version
-        The newest version that this client supports; the oldest is 0.
+    ``key`` and ``name`` are those of Fluss. ``max_version`` is the newest version that this client
+    supports; the oldest is 0.
     """
 
     key: int
@@ -188,14 +180,9 @@ SCAN_KV = Api(SCAN_KV_KEY, "SCAN_KV", pb.ScanKvRequest, pb.ScanKvResponse)
 class ServerApis:
     """The requests that a server knows, from its answer to API_VERSIONS.
 
-    Parameters
-    ----------
-    address
-        ``host:port``, for error messages.
-    versions
-        API key -> (oldest, newest) version of the server.
-    server_type
-        1 for a coordinator, 2 for a tablet server, None if the server did not tell.
+    ``address`` is ``host:port``, for errors. ``versions`` has the oldest and the newest version of
+    the server, by API key. ``server_type`` is 1 for a coordinator, 2 for a tablet server, None if
+    the server did not tell.
     """
 
     address: str

@@ -45,14 +45,14 @@ class FetchedBucket:
     filtered_end_offset
         The offset up to which the server skipped batches, or None.
     checked
-        Given where a server in this process answered: it compared the checksums of the records, and
-        their memory never changes as long as anything refers to it. What of them is known to be
-        valid. None as usual.
+        What of the records is known to be valid, where a server in this process answered; else
+        None. Such a server compared the checksums, and the memory of the records never changes as
+        long as anything refers to it.
     projected_bytes
-        The bytes of what was asked for, where only some columns were and ``records`` still has all
-        of them: a reader in this process picks them where they lie. None as usual.
+        The bytes of the columns that were asked for, where a server in this process answered with
+        all columns: its reader picks them where they lie. Else None.
     headers
-        Those of ``records``, where a server in this process read them. None as usual.
+        The headers of ``records``, where a server in this process read them. Else None.
     """
 
     table_id: int
@@ -75,8 +75,6 @@ class ReplyBucket:
 
     Attributes
     ----------
-    table_id
-        The table.
     answer
         The answer but for its records.
     records
@@ -94,13 +92,7 @@ class ReplyBucket:
 
 
 class FetchReply(list[Buffer]):
-    """The answer of a server in this process to a fetch: no buffers, as it is never sent.
-
-    Attributes
-    ----------
-    buckets
-        What is answered for each bucket.
-    """
+    """The answer of a server in this process to a fetch: no buffers, as it is never sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,12 +230,8 @@ def fetch_response_bucket(
 ) -> list[Buffer]:
     """Return the buffers of one bucket in a fetch response.
 
-    Parameters
-    ----------
-    bucket
-        All but the records.
-    records
-        Log batches, passed on as they are; None for no such field.
+    ``bucket`` has all but the records. ``records`` are log batches, passed on as they are; None for
+    no such field.
     """
     head = bucket.SerializeToString()
     size = sum(len(part) for part in records or ())

@@ -64,17 +64,9 @@ _TLS_HANDSHAKE: Final = b"\x16\x03"
 class Response:
     """One response frame.
 
-    Parameters
-    ----------
-    request_id
-        The id of the request that it answers.
-    type
-        0 an answer, 1 an error response, 2 a failure of the server.
-    body
-        The rest of the frame; owns its memory.
-    fetched
-        What a server in this process answers to a fetch, in place of a body: its records stay
-        where they are.
+    ``type`` is 0 for an answer, 1 for an error response, 2 for a failure of the server. ``body`` is
+    the rest of the frame, and owns its memory. A server in this process answers a fetch with
+    ``fetched`` instead of a body: records are not copied.
     """
 
     request_id: int
@@ -91,12 +83,7 @@ class Response:
 class ResponseReader:
     """Puts received bytes together to responses.
 
-    Parameters
-    ----------
-    peer
-        ``host:port``, for error messages.
-    max_bytes
-        The largest frame that is accepted.
+    ``peer`` is ``host:port``, for errors. A frame larger than ``max_bytes`` is refused.
 
     Examples
     --------
@@ -168,17 +155,9 @@ class ResponseReader:
 class Request:
     """One request frame.
 
-    Parameters
-    ----------
-    key, version
-        Which request it is.
-    request_id
-        What its response repeats.
-    body
-        The rest of the frame; owns its memory.
-    dropped
-        The bytes of a body that was larger than its kind of request may be: it was dropped as it
-        came, and ``body`` is empty.
+    Its response repeats ``request_id``. ``body`` is the rest of the frame, and owns its memory. A
+    body that is larger than its kind of request may be is dropped as it comes: then ``body`` is
+    empty, and ``dropped`` is how many bytes it had.
     """
 
     key: int
@@ -188,20 +167,16 @@ class Request:
     dropped: int = 0
 
 
-# where a body goes that is not kept
+# the bytes of a dropped body that are received at a time
 _DROPPED_AT_ONCE = 64 << 10
 
 
 class RequestReader:
     """Puts received bytes together to requests: the server's side of :class:`ResponseReader`.
 
-    Parameters
-    ----------
-    max_bytes
-        The largest frame that is accepted; may be changed between frames.
-    most_bytes
-        Returns how large the body of a kind of request may be, None for no such limit; a larger one
-        is dropped as it comes, and told in :attr:`Request.dropped`.
+    ``max_bytes`` is the largest frame that is accepted; it may be changed between frames.
+    ``most_bytes`` returns how large the body of a kind of request may be, None for no such limit. A
+    larger one is dropped as it comes, and told in :attr:`Request.dropped`.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class FolderSecret:
     secret: str = field(repr=False)
 
 
-# how it is called on the wire
+# the name of this mechanism on the wire
 FOLDER_PROTOCOL = "FOLDER"
 
 Step = tuple[Api[Any, Any], Message]

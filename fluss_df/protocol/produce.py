@@ -19,8 +19,8 @@ from fluss_df.protocol.wire import Buffer, bytes_header, encode_varint, varint_f
 
 NO_COUNTS: Final[Mapping[int | None, int]] = MappingProxyType({})
 
-# what servers say where the kinds of a batch's changes do not fit a page, which takes a byte
-# was to be put behind the last
+# what servers say where a batch makes more changes than fit one page of memory, which has a byte
+# for the type of each
 _PAGE_IS_FULL = re.compile(r"capacity: (\d+), index: \1\b|change type vector is full")
 
 
@@ -28,14 +28,9 @@ _PAGE_IS_FULL = re.compile(r"capacity: (\d+), index: \1\b|change type vector is 
 class Written:
     """A server's answer for a batch that it took.
 
-    Attributes
-    ----------
-    base_offset
-        The offset of its first row; -1 if the server does not tell.
-    end_offset
-        The offset behind its last row; -1 if the server does not tell.
-    pressure
-        From 0 to 1, how much the server asks its writers to slow down.
+    ``base_offset`` is that of its first row, ``end_offset`` the one behind its last row; -1 where
+    the server does not tell. ``pressure`` is from 0 to 1: how much the server asks its writers to
+    slow down.
     """
 
     base_offset: int
@@ -47,13 +42,7 @@ UNKNOWN = Written(-1, -1)
 
 
 class WriteApi(ABC):
-    """A request that carries batches of one table.
-
-    Attributes
-    ----------
-    api
-        The request.
-    """
+    """A request, ``api``, that carries batches of one table."""
 
     api: ClassVar[Api[Any, Any]]
     # the number of the field that has a batch with its bucket
@@ -124,12 +113,8 @@ class ProduceLog(WriteApi):
 class PutKv(WriteApi):
     """Key-value batches for a primary-key table.
 
-    Parameters
-    ----------
-    table_id
-        The table.
-    target_columns
-        Indexes of the columns that are updated, the key's among them; None for all.
+    ``target_columns`` are the indexes of the columns that are updated, with those of the key; None
+    for all.
     """
 
     api = PUT_KV
@@ -142,16 +127,16 @@ class PutKv(WriteApi):
             self._more = bytes_header(4, len(packed)) + packed
 
     def written(self, answer: pb.PutKvResponseForBucket, rows: int) -> Written:
-        """Return the end of the changelog behind the batch: how many changes it made is open."""
+        """Return the end of the changelog behind the batch; servers do not tell its beginning."""
         end = answer.log_end_offset if answer.HasField("log_end_offset") else -1
         return Written(-1, end, answer.pressure)
 
     def refuses_rows(self, error: FlussError) -> bool:
         """Whether the changes of a batch are more than the server takes at once.
 
-        Their kinds may exceed the page on which it notes them: servers up to 1.0 have no code for
-        that. Or their rows may be too large, for the embedded engine. All make the whole changelog
-        of a batch before they write any of it.
+        There may be more changes than fit the page of memory for their types: servers up to 1.0
+        have no code for that. Or the rows may be too large for the embedded engine. All servers
+        make the whole changelog of a batch before they write any of it.
         """
         if error.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION:
             return True

@@ -28,7 +28,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 def parsed(kind: type[MessageT], data: Buffer, what: str) -> MessageT:
-    """Return a message; raise ProtocolError, which names ``what``, where the bytes are none."""
+    """Return a message; raise ProtocolError, naming ``what``, where the bytes are no such one."""
     try:
         message = kind.FromString(bytes(data))
     except DecodeError as error:
@@ -91,13 +91,10 @@ def _varint(data: memoryview, position: int, end: int) -> tuple[int, int]:
 def fields(data: memoryview, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Walk the fields of the message in ``data[start:end]``.
 
-    Raises ProtocolError where the bytes are not a message or reach beyond ``end``.
+    Yields ``(field, wire type, value, length)``. Of a varint or fixed field these are the unsigned
+    value and 0, of a bytes field the position of its first byte and its length.
 
-    Yields
-    ------
-    tuple
-        ``(field, wire type, value, length)``: of a varint or fixed field the unsigned value and 0,
-        of a bytes field the position of its first byte and its length.
+    Raises ProtocolError where the bytes are not a message or reach beyond ``end``.
     """
     position = start
     while position < end:

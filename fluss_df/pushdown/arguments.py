@@ -35,15 +35,10 @@ def unread(node: exp.Expr, read: Collection[str]) -> str | None:
 def require_read(tree: exp.Expr, read: Arguments) -> None:
     """Check every node of a tree of sqlglot.
 
-    Raises UnsupportedExpression for a node of another class, or with another argument.
+    ``read`` has the classes that the translator understands, each with the arguments that it reads.
+    A subclass is another class.
 
-    Parameters
-    ----------
-    tree
-        What is to be translated.
-    read
-        The classes that the translator understands, each with the arguments that it reads. A
-        subclass is another class.
+    Raises UnsupportedExpression for a node of another class, or with another argument.
     """
     for node in tree.walk():
         names = read.get(type(node))

@@ -53,23 +53,17 @@ _FIELDS: Final = {
     _R.DATE: "bigint_value",
     _R.TIME_WITHOUT_TIME_ZONE: "int_value",
 }
-# what goes wrong in a judgement by statistics that are not there, or are not what they should be
+# what is raised where the statistics of a batch are missing or malformed
 _NOT_JUDGED: Final = (LookupError, TypeError, ValueError, struct.error)
 
 
 class BatchFilter:
     """A filter of a fetch request, ready to judge batches.
 
-    Raises FlussError for a filter that makes no sense: servers read without it then.
+    The predicate is as it was sent, and speaks of the schema ``schema_id``. ``schemas`` are all
+    schemas of the table.
 
-    Parameters
-    ----------
-    predicate
-        As it was sent.
-    schema_id
-        The schema that it speaks of.
-    schemas
-        All schemas of the table.
+    Raises FlussError for a filter that makes no sense: servers read without it then.
     """
 
     def __init__(
@@ -112,13 +106,7 @@ class _Batch:
 
 
 class _Test(ABC):
-    """Part of a filter.
-
-    Attributes
-    ----------
-    fields
-        The ids of the columns that it looks at.
-    """
+    """Part of a filter; ``fields`` are the ids of the columns that it looks at."""
 
     fields: frozenset[int]
 
@@ -134,7 +122,7 @@ class _Compound(_Test):
     fields: frozenset[int]
 
     def passes(self, batch: _Batch) -> bool:
-        # one after the other: what comes later may not be known, and not matter any more
+        # one after the other: a later test may raise where an earlier one has decided already
         if self.function == _AND:
             return all(child.passes(batch) for child in self.children)
         return any(child.passes(batch) for child in self.children)

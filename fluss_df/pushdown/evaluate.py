@@ -52,18 +52,11 @@ _TEXT_KERNELS = {
 def bind(predicate: Predicate, schema: pa.Schema, *, what: str = "") -> Predicate:
     """Return the predicate with its literals in exactly the types of the schema's columns.
 
+    ``what`` is what the columns belong to, for errors, such as ``table db.t:``.
+
     Raises FlussError for a column that does not exist. Raises UnsupportedExpression for a literal
     that the type of its column cannot represent exactly, naming both; also for comparisons of
     nested columns, and text matches of columns that are not strings.
-
-    Parameters
-    ----------
-    predicate
-        Any predicate.
-    schema
-        The columns it may use.
-    what
-        What the columns belong to, for errors, such as ``table db.t:``.
     """
     require_columns(sorted(predicate.columns()), schema.names, what)
     return _Bind(schema).visit(predicate)
@@ -79,7 +72,7 @@ def exactly(column: str, values: list[pa.Scalar], schema: pa.Schema) -> pa.Array
         value if value.type == kind else _exactly(pa.array([value]), kind, column)[0]
         for value in values
     ]
-    # by scalars, whose nanoseconds Python's own times do not have
+    # made of scalars: Python's own times have no nanoseconds
     return pa.array(found, kind)
 
 
@@ -280,12 +273,12 @@ class _Evaluate(PredicateVisitor[pa.ChunkedArray]):
     def in_(self, node: In) -> pa.ChunkedArray:
         column, values = self._table.column(node.column), node.values
         if pa.types.is_floating(column.type):
-            # the hash of the kernel tells -0.0 from 0.0
+            # Arrow's is_in compares hashes, which differ for -0.0 and 0.0
             zero = pa.scalar(0.0, column.type)
             column, values = pc.add(column, zero), pc.add(values, zero)
         found = pc.is_in(column, value_set=values)
         if pa.types.is_floating(column.type) and pc.any(pc.is_nan(values)).as_py():
-            # so does it NaN from NaN, of which there are many: 0.0 / 0.0 has another sign
+            # they differ between NaNs too, of which there are many: 0.0 / 0.0 has another sign
             found = pc.or_(found, pc.is_nan(column).fill_null(False))
         return pc.if_else(pc.is_valid(column), found, pa.scalar(None, pa.bool_()))
 

@@ -88,11 +88,8 @@ def matches(expression: pl.Expr, rows: pl.DataFrame) -> pl.Series:
     Polars gives a scan only conjuncts that look at each row by itself, so that evaluating one on
     the distinct values of its columns says the same as evaluating it on all rows.
 
-    Raises
-    ------
-    UnsupportedExpression
-        When the expression runs Python code, which may not be repeated, or fails on these rows,
-        which another conjunct might have excluded.
+    Raises UnsupportedExpression when the expression runs Python code, which may not be repeated, or
+    fails on these rows, which another conjunct might have excluded.
     """
     try:
         if calls_python(expression):
@@ -270,13 +267,7 @@ def _text(function: Any, inputs: Sequence[ExprNode]) -> Predicate:
 
 
 class PolarsConjunct(Conjunct):
-    """A condition that Polars gave a scan.
-
-    Attributes
-    ----------
-    expression
-        The condition itself.
-    """
+    """A condition that Polars gave a scan; ``expression`` is the condition itself."""
 
     def __init__(self, expression: pl.Expr, schema: pa.Schema) -> None:
         self.expression = expression

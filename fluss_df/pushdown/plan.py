@@ -20,10 +20,7 @@ _SHOWN = 12
 class Bucket:
     """A bucket of a table, or of a partition of it.
 
-    Attributes
-    ----------
-    count
-        How many buckets its partition has, where partitions differ; else None.
+    ``count`` is how many buckets its partition has, where partitions differ; else None.
     """
 
     partition_id: int | None
@@ -213,13 +210,7 @@ class ScanPlan:
 
 
 class Explanation(str):
-    """What the scans of a query read, as text; a notebook shows a table for each scan.
-
-    Parameters
-    ----------
-    plans
-        The plans of the scans.
-    """
+    """What the scans of a query read, as text; a notebook shows a table for each scan."""
 
     __slots__ = ("_plans",)
     _plans: tuple[ScanPlan, ...]

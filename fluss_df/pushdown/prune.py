@@ -43,14 +43,8 @@ Mask = npt.NDArray[np.bool_]
 class Conjunct(ABC):
     """One of the conditions that all have to be true for a row to be kept.
 
-    Attributes
-    ----------
-    text
-        The condition, for people.
-    columns
-        The columns that it looks at.
-    predicate
-        Its meaning, bound to the types of the scan's columns; None where it is not understood.
+    ``text`` is the condition, for people. ``columns`` are those that it looks at. ``predicate`` is
+    its meaning, bound to the types of the scan's columns; None where it is not understood.
     """
 
     text: str
@@ -61,10 +55,7 @@ class Conjunct(ABC):
     def matches(self, rows: pa.Table) -> Mask:
         """Return for each row whether the condition is true; ``rows`` has all its columns.
 
-        Raises
-        ------
-        UnsupportedExpression
-            When that cannot be said.
+        Raises UnsupportedExpression when that cannot be said.
         """
 
 
@@ -143,17 +134,9 @@ def prune(
     of the scan) is evaluated for each bucket; of other conditions, the part that speaks of those
     columns. Equalities on all bucket keys leave the buckets that these keys hash to.
 
-    Parameters
-    ----------
-    info
-        The table.
-    buckets
-        Where to choose from.
-    conditions
-        What the query asks of a row.
-    metadata_columns
-        The metadata columns of the scan: a condition on ``_bucket`` means that one, or a column of
-        the table that happens to have the name.
+    ``buckets`` are those to choose from, ``conditions`` what the query asks of a row.
+    ``metadata_columns`` are those of the scan. A condition on ``_bucket`` means the metadata column
+    where it is among them, else a column of the table that happens to have the name.
     """
     frame = _KnownRows(info, buckets, metadata_columns)
     keep: Mask = np.ones(len(buckets), bool)
@@ -347,12 +330,7 @@ def selected_keys(
 ) -> pa.Table | None:
     """Return the values of key columns that conditions name; None where they leave one open.
 
-    Parameters
-    ----------
-    info, conditions
-        The table, and what is asked of its rows.
-    names
-        The columns; None for the primary key.
+    ``names`` are the key columns; None for the primary key.
     """
     predicates = [c.predicate for c in conditions if c.predicate is not None]
     by_name = {column.name: column for column in info.schema.columns}

@@ -64,8 +64,8 @@ _CODES: Final = {
 }
 
 
-# Servers compare a beginning with the least and greatest text by UTF-16, and these were found by
-# the order of UTF-8 bytes: the two differ where a text has a character from here on.
+# The least and greatest text of a batch were found by the order of UTF-8 bytes. But servers compare
+# a prefix with them by UTF-16: the two orders differ where a text has a character from this one on.
 _ORDERED_OTHERWISE: Final = "\ue000"
 
 
@@ -76,14 +76,8 @@ class _NotPushed(FlussError):  # noqa: N818 - handled here, and no error for use
 class ServerFilter:
     """A filter in the form in which it is sent to servers.
 
-    Attributes
-    ----------
-    predicate
-        The message of the protocol.
-    schema_id
-        The schema whose column ids the message has.
-    text
-        The predicate as text, for plans that users print.
+    ``predicate`` is the message of the protocol; it names columns by their ids in the schema
+    ``schema_id``. ``text`` is the predicate for plans that users print.
     """
 
     def __init__(self, predicate: pb.Predicate, schema_id: int, text: str) -> None:

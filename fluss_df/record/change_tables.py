@@ -115,11 +115,9 @@ def binlog_schema(columns: pa.Schema) -> pa.Schema:
 def to_changelog(changes: pa.Table) -> pa.Table:
     """Return the rows of ``$changelog`` for changes.
 
-    Parameters
-    ----------
-    changes
-        As scanners return them: the columns ``_change_type`` (``+A``, ``+I``, ``-U``, ``+U`` or
-        ``-D``), ``_log_offset`` and ``_commit_timestamp``, and any columns of the table.
+    The changes are as scanners return them. They have the columns ``_change_type`` (``+A``, ``+I``,
+    ``-U``, ``+U`` or ``-D``), ``_log_offset`` and ``_commit_timestamp``, and any columns of the
+    table.
 
     Examples
     --------
@@ -144,10 +142,7 @@ class BinlogMaker:
     An update comes as two changes, ``-U`` and ``+U``, and becomes one row with the offset and the
     time of the first. Where a piece ends between the two, the first is kept for the next piece.
 
-    Parameters
-    ----------
-    columns
-        The columns of the table that rows have.
+    ``columns`` are those of the table that rows have.
 
     Examples
     --------
@@ -173,14 +168,11 @@ class BinlogMaker:
     def add(self, changes: pa.Table, bucket: Hashable = None) -> pa.Table:
         """Return the rows that changes make.
 
-        Raises FlussError for a row after an update without the row before it.
+        The changes are as for :func:`to_changelog`, in the order of their offsets, bucket after
+        bucket. ``bucket`` names the bucket that they are of, so that the next changes of the same
+        bucket join them.
 
-        Parameters
-        ----------
-        changes
-            As for :func:`to_changelog`, in the order of their offsets, bucket after bucket.
-        bucket
-            Which bucket they are of, so that the next of the same bucket join them.
+        Raises FlussError for a row after an update without the row before it.
         """
         kept = self._pending.pop(bucket, None)
         if kept is not None:

@@ -126,7 +126,7 @@ class OffsetAdmin(TableAdmin):
                 partition_id=bucket.partition_id, bucket_id=bucket.bucket_id, log_end_offset=offset
             )
         answer = await self._cluster.request_coordinator(api.REGISTER_PRODUCER_OFFSETS, request)
-        # one that says nothing has created them, as for Fluss's own client
+        # an answer that says nothing means that they were created, as for Fluss's own client
         return answered(RegisterResult, answer.result)
 
     @blocking_only

@@ -13,7 +13,7 @@ from fluss_df.ready import Ready
 E = TypeVar("E", bound="Named")
 
 HIDDEN: Final = "***"
-# in the keys of settings whose values are nobody's business, as Fluss has them
+# texts in the keys of settings whose values are secret, as Fluss has them
 _SECRET: Final = (
     "password", "secret", "jaas", "credential", "token", "apikey", "access-key", "access.key",
     "account.key", "service-key", "auth-params", "basic-auth", "http-headers",

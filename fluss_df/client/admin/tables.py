@@ -43,8 +43,8 @@ class TableAdmin(TableQuestions):
     ) -> None:
         """Create a table, and wait until the cluster serves it.
 
-        A table that the coordinator of a server of 0.9 missed, for which it never elects a leader,
-        is created again.
+        Coordinators of Fluss 0.9 sometimes miss a new table and never elect leaders for it. Such a
+        table is dropped and created again.
         """
         path = checked(table_path)
         await create_table(

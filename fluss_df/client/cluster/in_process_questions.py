@@ -1,8 +1,8 @@
 """Questions of scans to an engine in this process, answered on the caller's thread.
 
 By way of the two event loops a question takes four changes of thread, which was most of the time of
-a small scan. Asking changes nothing, so that whatever goes wrong is left to the I/O thread, which
-asks again: with its retries, and with its errors.
+a small scan. These requests only read. So on any problem the functions return None, and the I/O
+thread asks again, with its retries and its errors.
 """
 
 from __future__ import annotations

@@ -35,14 +35,7 @@ async def ask_leaders(
 
     Leaders that moved or are not yet elected are waited for, up to ``retry-timeout``.
 
-    Parameters
-    ----------
-    cluster, info, buckets
-        Buckets of a table, of any partitions.
-    what
-        What is asked for, for error messages.
-    ask
-        Asks for buckets of one partition that have one leader.
+    The buckets may be of any partitions of the table. ``what`` is what is asked for, for errors.
     """
     todo = list(buckets)
     for bucket in todo:
@@ -117,7 +110,7 @@ async def learn_leaders(cluster: Cluster, info: TableInfo, buckets: Sequence[Tab
         except FlussError as error:
             if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
                 raise
-            # says which one, and whether its table is gone, too
+            # this request tells which partition is gone, or that its table is gone too
             for bucket in partitions.values():
                 await cluster.require_partition(info.table_path, bucket)
             raise

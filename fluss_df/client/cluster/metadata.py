@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 COORDINATOR = "CoordinatorServer"
 TABLET_SERVER = "TabletServer"
 
-# A connection that is opened this long after its server was named the leader is a new one to a
-# server that was away; sooner, it is the first one. A server takes longer to end and to come back.
+# A connection that was opened this long after its server was named the leader may be to a server
+# that restarted meanwhile. A restart takes longer than this time.
 _CONNECT_S: Final = 1.0
 _COORDINATOR_S: Final = 2.0
 # what servers of 0.9.1 say of a table that is made, or dropped, at the moment; and of a partition
@@ -62,7 +62,7 @@ class Cluster:
         self.metrics = metrics
         self.closed = False
         self._engine = engine_here(config)
-        # as whom, and how, servers are connected to
+        # the user by whom, and the encryption with which, servers are connected to
         self._identity = credentials_of(config), tls_of(config)
         self._user = next(_user_ids)
         self._pool = io.resource(ConnectionPool)
@@ -71,9 +71,9 @@ class Cluster:
         self._leaders: dict[TableBucket, _Leader] = {}
         self._refreshing: dict[object, asyncio.Task[pb.MetadataResponse]] = {}
         self._turn = itertools.count()
-        # of partitions whose servers say how many buckets each has, which never changes
+        # the number of buckets by the id of the partition, where servers tell it; it never changes
         self.bucket_counts: dict[int | None, int] = {}
-        # the ids of partitioned tables of which the coordinator is known to have taken note
+        # the ids of partitioned tables that the coordinator is known to know, see table_creation.py
         self.noted_tables: set[int] = set()
 
     @property
@@ -132,19 +132,11 @@ class Cluster:
         on_lost_try: Callable[[], object] | None = None,
         retry_timeout_ms: float | None = None,
     ) -> ResponseT:
-        """Ask the coordinator, retrying for a while.
+        """Ask the coordinator, retrying for a while: by default for ``retry-timeout``.
 
-        Parameters
-        ----------
-        api, message
-            The request.
-        done_by_lost_try
-            The error code that means success where an earlier try was lost on the way: "already
-            exists" after a create whose answer never came.
-        on_lost_try
-            Called when a try is lost on the way.
-        retry_timeout_ms
-            How long that while is; by default that of the configuration.
+        A try counts as lost where its answer did not come, or too late: the coordinator may have
+        acted on it. ``on_lost_try`` is called then. ``done_by_lost_try`` is the error code that
+        means success after a lost try: "already exists" for a create.
         """
         lost = False
 
@@ -295,7 +287,7 @@ class Cluster:
     def _refreshed(self, key: object, task: asyncio.Task[pb.MetadataResponse]) -> None:
         self._refreshing.pop(key, None)
         if not task.cancelled():
-            task.exception()  # seen, also where nobody waits any more
+            task.exception()  # looked at, since asyncio warns of errors that nobody looked at
 
     async def _ask_metadata(
         self,
@@ -446,7 +438,7 @@ class Cluster:
         except FlussError as error:
             if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
                 raise
-            # with its table, perhaps
+            # its table may be gone too
             self._check_still_there(path, bucket, await self._refresh_once((path,), ()))
             raise FlussError(
                 f"the partition of table {path} whose id is {bucket.partition_id} was dropped; one"

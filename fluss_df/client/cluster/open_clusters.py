@@ -28,7 +28,8 @@ def release(cluster: Cluster) -> None:
     cluster.io.call_unless_closed(cluster.close)
 
 
-# Not a finalizer's own hook, which would come before the writers' one, which flushes.
+# A finalizer's own exit hook would run before that of the writers, which needs the sockets to
+# flush.
 def _release_at_exit() -> None:
     for cluster in list(_open_clusters):
         if not cluster.closed:

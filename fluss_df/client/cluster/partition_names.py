@@ -30,17 +30,11 @@ async def partition_named(
 ) -> PartitionInfo:
     """Return the partition that has a name now; a coroutine of the I/O thread.
 
+    ``name`` is the values of the partition columns, joined with ``$``. With ``create``, a partition
+    that does not exist is created.
+
     Raises ``PARTITION_NOT_EXISTS``, and ``TABLE_NOT_EXIST`` also where the table of this path is
     another one by now.
-
-    Parameters
-    ----------
-    cluster, info
-        The table.
-    name
-        The values of its partition columns, joined with ``$``.
-    create
-        Whether to create it where it does not exist.
     """
     now = await cluster.request_any(api.GET_TABLE_INFO, table_info_request(info.table_path))
     if now.table_id != info.table_id:

@@ -47,7 +47,8 @@ _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.2
 _ATTEMPTS: Final = 3
 _LAKE_ENABLED: Final = "table.datalake.enabled"
-# what servers say while they have just the name of a table, which may be missed like any other
+# what servers say of a table of which they know just the name; the coordinator may miss it like any
+# other
 _LATE: Final = STALE_METADATA - {ErrorCode.NETWORK_EXCEPTION}
 _ALREADY_THERE: Final = (ErrorCode.TABLE_ALREADY_EXIST, ErrorCode.LAKE_TABLE_ALREADY_EXIST)
 
@@ -57,15 +58,12 @@ async def create_table(
 ) -> None:
     """Create a table, and wait for a moment until the cluster serves it.
 
-    Raises
-    ------
-    FlussError
-        ``TABLE_ALREADY_EXIST`` unless ``ignore_if_exists``, and what else the server says.
+    Raises ``TABLE_ALREADY_EXIST`` unless ``ignore_if_exists``, and what else the server says.
     """
     request = pb.CreateTableRequest(
         table_path=path_message(path), table_json=descriptor.to_json(), ignore_if_exists=False
     )
-    # with tries that were lost, who created the table is not certain
+    # after a try that was lost, it is not certain who created the table
     lost: list[None] = []
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -80,7 +78,7 @@ async def create_table(
                 raise
             exists = error.error_code == ErrorCode.TABLE_ALREADY_EXIST
             if not exists:
-                # the table of the lake comes first (0.9.1): it may be there alone
+                # servers of 0.9.1 create the lake's table first, so it may be there alone
                 exists = await _exists(cluster, path)
             if exists and ignore_if_exists:
                 return
@@ -158,7 +156,7 @@ async def _has_leader(cluster: Cluster, path: TablePath, table_id: int) -> bool:
     response = await cluster.ask_metadata(path)
     if not response.tablet_servers:
         return True
-    # they know a dropped table of this name for a while
+    # servers list a dropped table of this name for a while
     tables = [table for table in response.table_metadata if table.table_id == table_id]
     buckets = [bucket for table in tables for bucket in table.bucket_metadata]
     return any(bucket.HasField("leader_id") and bucket.leader_id >= 0 for bucket in buckets)
@@ -169,10 +167,8 @@ async def create_partition(
 ) -> None:
     """Create a partition, given the value of each partition column.
 
-    Raises
-    ------
-    FlussError
-        Where the coordinator took no note of the table, and what else the server says.
+    Raises FlussError where the coordinator does not know the table, as the module explains, and
+    what else the server says.
     """
     await _require_noted(cluster, path)
     request = pb.CreatePartitionRequest(

@@ -19,7 +19,7 @@ _SET = 0
 _DELETE = 1
 _LAST = 0
 
-# how often this process dropped or altered tables: what it remembers of them is old then
+# how often this process dropped or altered tables; what it remembered of them before may be wrong
 _changes = 0
 
 

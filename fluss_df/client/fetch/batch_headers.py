@@ -21,8 +21,8 @@ from fluss_df.schema import TableInfo
 if TYPE_CHECKING:
     from fluss_df.client.context import ClientContext
 
-# Of a bucket this much is asked for at once where times are looked for: what a server says of a
-# time is rarely far off.
+# The bytes of a bucket that are asked for at once to find a time: what a server says of a time is
+# rarely far off.
 _TIMES_BYTES = 128 << 10
 
 
@@ -34,16 +34,9 @@ def landed_batches(
 ) -> dict[TableBucket, list[tuple[int, int]]]:
     """Return writer id and sequence of the batches of some writers, in the order of the log.
 
-    Raises ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` when the log does not go back so far any more.
+    ``begins`` has, for each bucket, the offset to look from, which is the beginning of a batch.
 
-    Parameters
-    ----------
-    connection, info
-        The table.
-    begins
-        From which offset on to look, for each bucket; the beginning of a batch.
-    writers
-        Their ids.
+    Raises ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` when the log does not go back so far any more.
     """
     tables = TableQuestions(connection)
     buckets = list(begins)
@@ -98,17 +91,12 @@ def offsets_from_time(
     """Return the first offset in a range of each bucket that was committed from a moment on.
 
     Servers answer for a moment in remote storage with what their index of the segment says, which
-    may be some batches before it. Where nothing of a range was committed from then on, it is the
-    range's end. Empty ranges are not asked for; else one fetch tells that a server was right.
+    may be some batches before it. Where nothing of a range was committed from then on, the answer
+    is the end of the range. Nothing is asked for empty ranges. For others, one fetch shows whether
+    the server was right.
 
-    Parameters
-    ----------
-    connection, info
-        The table.
-    ranges
-        From which offset on to look, and before which one, for each bucket.
-    timestamp_ms
-        The moment, in milliseconds since 1970.
+    ``ranges`` has, for each bucket, the offset to look from and the offset to stop before.
+    ``timestamp_ms`` counts from 1970.
     """
     found = {bucket: end for bucket, (_, end) in ranges.items()}
     # the batch at the beginning of a range is asked for, of many buckets at once

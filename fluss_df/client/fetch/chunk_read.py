@@ -33,30 +33,24 @@ if TYPE_CHECKING:
 
 # the most buckets in one request
 _BUCKETS_PER_REQUEST = 64
-# an abort is noticed between waits
+# the longest wait for an answer; an abort is noticed after it
 _WAIT_S = 0.2
 
 
 class ChunkRead:
-    """Fetches positions one after the other; iterate it once.
-
-    A chunk is yielded with its position.
+    """Fetches positions one after the other; iterate it once. A chunk is yielded with its position.
 
     Small buckets that follow are fetched along with the first one, and wait their turn: at most
-    about ``scanner.log.fetch.max-bytes`` twice are held.
+    about twice ``scanner.log.fetch.max-bytes`` are held.
 
     Parameters
     ----------
-    connection, info
-        The table.
     projection
         Indexes of the columns to ask servers for, ascending; None for all.
     positions
         What to read, each with a stop offset, in the order of the result.
-    metrics
-        What is counted.
     server_filter
-        By what servers may leave out log batches.
+        The filter by which servers may leave out log batches.
     bucket_bytes
         The most bytes of a bucket in an answer; see :class:`LogFetcher`.
     apart
@@ -103,7 +97,7 @@ class ChunkRead:
             yield from itertools.chain.from_iterable(steps)
 
     def steps(self) -> Generator[list[tuple[Position, Chunk]]]:
-        """Iterate: a chunk, with small ones that follow and are here; none during a pause."""
+        """Yield a chunk with the small ones behind it that were received; during a pause, none."""
         try:
             while self._todo:
                 if self._aborted:
@@ -136,7 +130,7 @@ class ChunkRead:
     def _with_small(self, front: Position, chunk: Chunk) -> list[tuple[Position, Chunk]]:
         """Return a chunk that was taken from the front, and take the small ones behind a small one.
 
-        No more than is here: a request is never waited for.
+        Only those that were received: no request is waited for.
         """
         found = [(front, chunk)]
         room = Room()
@@ -186,7 +180,7 @@ class ChunkRead:
         """Return the positions to ask for, whether now or after their pauses."""
         front = self._todo[0]
         near = itertools.islice(self._todo, 1 if self._full else _BUCKETS_PER_REQUEST)
-        # what follows waits until its turn once something of it is here
+        # a position behind the front one waits for its turn once something of it was received
         return [p for p in near if not p.done and p.error is None and (p is front or not p.ready)]
 
     def _send(self) -> None:

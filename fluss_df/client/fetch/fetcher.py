@@ -37,7 +37,7 @@ _FIRST_BYTES = 1 << 20
 
 @contextlib.contextmanager
 def _failing(position: Position) -> Iterator[None]:
-    """Have an error be that of a position, whose reader is told of it: others go on."""
+    """Make a raised error that of a position, whose reader is told of it: others go on."""
     try:
         yield
     except FlussError as error:
@@ -49,14 +49,8 @@ class LogFetcher:
 
     Parameters
     ----------
-    cluster
-        The cluster.
-    info
-        The table.
     projection
         Indexes of the columns to fetch, ascending, or None for all.
-    metrics
-        Where requests, bytes and retries are counted.
     max_wait_ms
         How long a server may wait for new data at the end of the log.
     begin_small

@@ -67,14 +67,8 @@ class ParallelRead(Generic[T]):
 
     Parameters
     ----------
-    connection, info
-        The table.
-    columns, metadata_columns
-        The columns to read.
     positions
         The buckets, each with its first offset and its stop offset, in the order of the result.
-    metrics
-        The counters of the read.
     convert
         Makes the result of each decoded table, on the thread that decoded it.
     ahead_bytes
@@ -111,7 +105,7 @@ class ParallelRead(Generic[T]):
             metadata_columns,
             metrics,
             views=views,
-            # what is decoded at once is held, too
+            # what is being decoded counts as held, so it may be half of that at the most
             piece_bytes=PIECE_BYTES
             if ahead_bytes is None
             else min(PIECE_BYTES, ahead_bytes // 2 + 1),
@@ -147,8 +141,8 @@ class ParallelRead(Generic[T]):
         # whether the caller had to wait for the last piece that it took
         self._eager = False
         self._lock = threading.Lock()
-        # What the caller waits for and what threads wait for are told apart: each that is woken
-        # takes the interpreter lock, and with many cores most would find nothing.
+        # The caller and the threads wait on conditions of their own: each thread that is woken
+        # takes the interpreter lock, and with many cores most would find nothing to do.
         self._can_go_on = threading.Condition(self._lock)
         self._may_work = threading.Condition(self._lock)
         self._decoding = 0
@@ -243,7 +237,7 @@ class ParallelRead(Generic[T]):
                         return
                     self._may_work.wait(_WAIT_S)
                     task = self._next_task()
-                # who finds work wakes one more: there may be more of it
+                # a thread that finds work wakes one more: there may be more of it
                 self._may_work.notify()
             # without the lock
             self._do(task)

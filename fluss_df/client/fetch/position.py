@@ -63,12 +63,7 @@ class Chunk:
 class RemoteChunk:
     """Log segments of one bucket that are in remote storage.
 
-    Parameters
-    ----------
-    info
-        Where they are.
-    statistics
-        Whether batches of magic 1 have statistics, see :func:`scan_headers`.
+    ``statistics`` says whether batches of magic 1 have statistics, see :func:`scan_headers`.
     """
 
     info: pb.RemoteLogFetchInfo
@@ -79,10 +74,8 @@ class RemoteChunk:
 class RetryState:
     """Why a position is asked for again, and when.
 
-    Attributes
-    ----------
-    not_before
-        The moment, of the monotonic clock in seconds, before which it is not asked for.
+    ``not_before`` is the moment before which the position is not asked for, in seconds of the
+    monotonic clock.
     """
 
     not_before: float = 0.0
@@ -149,25 +142,18 @@ class RetryState:
 class Position:
     """A bucket, and the offset that is read next.
 
-    Parameters
+    Attributes
     ----------
-    bucket, partition_name
-        The bucket.
     offset
         The next offset to fetch.
     stop
-        Where to stop (exclusive), or None to go on for ever.
+        The offset to stop before; None to go on for ever.
     log_start
         Where the log began, for a position that is to read all that the log has: where rows expire
         before any was received, it starts where the log begins then. None for a start that was
         named: rows from there on that have expired are an error.
-
-    Attributes
-    ----------
     expired
         How many offsets expired before they could be read, of a position with ``log_start``.
-    decoded_to
-        The offset up to which a polling scanner has decoded it.
     projected
         Whether to let the server leave out columns.
     starved
@@ -177,7 +163,9 @@ class Position:
     retry
         Why it is not asked for just now.
     error
-        Why it is not asked for at all: what the reader is told when it has the rows before.
+        Why it is not asked for any more. The reader is told after it got the rows before.
+    decoded_to
+        The offset up to which a polling scanner has decoded it.
     """
 
     bucket: TableBucket

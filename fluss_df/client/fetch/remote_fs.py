@@ -46,7 +46,7 @@ _GCS = ("gs", "gcs")
 _AZURE = ("abfs", "abfss", "wasb", "wasbs")
 _HDFS = ("hdfs", "viewfs")
 
-# a token is renewed when this part of its life is over, but never asked for all the time
+# a token is renewed when this part of its life is over, but after a second at the earliest
 _RENEW_AT = 0.8
 _RENEW_AFTER_S = 1.0
 _FOREVER = float("inf")
@@ -92,16 +92,9 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a file is.
+    """Where a file is: a path in a file system.
 
-    Parameters
-    ----------
-    filesystem
-        The file system.
-    path
-        The path in it.
-    token
-        What it was opened with.
+    ``token`` has the credentials that the file system was opened with.
     """
 
     filesystem: fs.FileSystem
@@ -162,7 +155,7 @@ class RemoteFileSystems:
         return Place(filesystem, path, token)
 
     def forget(self, place: Place) -> None:
-        """Have the next :meth:`locate` ask for new credentials, where these were of no use."""
+        """Have the next :meth:`locate` ask for new credentials, as storage refused these."""
         with self._lock:
             for key, (filesystem, _) in list(self._open.items()):
                 if filesystem is place.filesystem:

@@ -68,7 +68,7 @@ class _Segment:
     def _opened(self) -> pa.NativeFile:
         with self._lock:
             if self._file is None or self._place is None or not self._place.fresh:
-                # what reads from the old file just now keeps it until it is done
+                # threads that read from the old file keep it until they are done
                 self._place = self._filesystems.locate(self.uri)
                 self._file = self._place.filesystem.open_input_file(self._place.path)
             return self._file
@@ -128,7 +128,7 @@ class _Tail:
     needed: int = 0
 
     def join(self, data: pa.Buffer) -> pa.Buffer | None:
-        """Return the bytes with ``data`` behind them, when those may be enough."""
+        """Return all bytes with ``data`` behind them; None while they cannot be a whole batch."""
         self.pieces.append(data)
         self.size += len(data)
         if self.size < self.needed:
@@ -160,12 +160,9 @@ class RemoteRead(Closing):
     is what retention does to a reader, the read ends early for the caller to ask the server again;
     when that leads to the same failure at the same offset, it is raised.
 
-    Raises FlussError when the answer makes no sense.
+    ``done`` is true when there is nothing more to take.
 
-    Attributes
-    ----------
-    done
-        Whether there is nothing more to take.
+    Raises FlussError when the answer makes no sense.
     """
 
     def __init__(

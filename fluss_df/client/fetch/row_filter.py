@@ -19,23 +19,10 @@ from fluss_df.schema import TableInfo
 class RowFilter:
     """Filters decoded rows and selects columns of them; without a predicate it does nothing.
 
+    The result has the columns ``selected``, then the metadata columns. ``columns`` are those to
+    decode: ``selected``, then those that only the predicate needs.
+
     Raises FlussError when the predicate does not fit the table.
-
-    Parameters
-    ----------
-    info
-        The table.
-    selected
-        The columns of the result.
-    predicate
-        What must be true of a row; None for all rows.
-    metadata
-        The metadata columns behind those of the result.
-
-    Attributes
-    ----------
-    columns
-        The columns to decode: those of the result, then those that only the predicate needs.
     """
 
     def __init__(

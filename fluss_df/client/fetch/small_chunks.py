@@ -13,20 +13,15 @@ from fluss_df.record.layout.headers import LogHeaders
 
 # A larger chunk gains nothing: copying it takes longer than what is saved.
 _SMALL_BYTES = 64 << 10
-# Of joined chunks together. Rows are bounded too: batches of equal values are tiny on the wire.
+# The most bytes and rows of joined chunks together. Rows have a limit of their own: batches of
+# equal values are tiny on the wire and large when decoded.
 _MOST_BYTES = 1 << 20
 _MOST_ROWS = 1 << 16
 
 
 @dataclass(slots=True)
 class Room:
-    """What may still be joined to a chunk.
-
-    Attributes
-    ----------
-    size, rows
-        The bytes and rows that were joined so far.
-    """
+    """How much may still be joined to a chunk; counts the bytes and rows joined so far."""
 
     size: int = 0
     rows: int = 0
@@ -47,7 +42,7 @@ class Room:
 def joined(chunks: Sequence[Chunk]) -> Chunk:
     """Return chunks, all projected or none, as one: their batches one after the other.
 
-    Offsets stay what they are: each chunk begins anew with those of its bucket.
+    Offsets are not changed: those of each chunk are of its own bucket.
     """
     records = [np.frombuffer(c.records, np.uint8)[: c.headers.consumed] for c in chunks]
     return Chunk(

@@ -51,8 +51,8 @@ METADATA_FIELDS = {
     ),
 }
 
-# What is decoded and handed on at once. Rows are bounded too: batches of few distinct values are
-# tiny on the wire.
+# The most received bytes, and the most rows, of one decoded table. Rows have a limit of their own:
+# batches of few distinct values are tiny on the wire and large when decoded.
 PIECE_BYTES = 4 << 20
 _PIECE_ROWS = 1 << 19
 
@@ -69,7 +69,7 @@ def projection_of(info: TableInfo, columns: Sequence[str]) -> list[int] | None:
     place = {name: number for number, name in enumerate(names)}
     # without a column nothing can be counted: the first one is fetched in their place
     wanted = sorted(place[name] for name in columns) or [0]
-    # servers project columns of Arrow only
+    # servers leave out columns only in the log format Arrow
     whole = len(wanted) == len(names) or info.log_format != "arrow"
     return None if whole else wanted
 
@@ -81,8 +81,8 @@ _Int64s: TypeAlias = npt.NDArray[np.int64]
 class _Part:
     """Log batches that are decoded at once: ``first`` to ``last`` (exclusive) of a chunk.
 
-    Rows from the offset ``stop`` on are not wanted. ``rows`` says how many rows are of each bucket,
-    where small chunks of several were joined.
+    Rows from the offset ``stop`` on are not wanted. Where chunks of several buckets were joined,
+    ``rows`` has how many rows each of ``positions`` has, else it is empty.
     """
 
     chunk: Chunk
@@ -117,28 +117,14 @@ class _Part:
 class TableDecoder:
     """Decodes what was fetched of a table; for any number of threads.
 
-    Parameters
-    ----------
-    connection, info
-        The table.
-    columns
-        The columns wanted, in this order.
-    metadata_columns
-        Of ``_partition``, ``_bucket``, ``_change_type``, ``_log_offset`` and
-        ``_commit_timestamp``, which to append.
-    metrics
-        Where rows and batches are counted.
-    views
-        Whether strings and binary data of Arrow batches come as views, for Polars.
-    piece_bytes
-        About how many received bytes are decoded at once; a batch of the log at the least.
+    The result has ``columns`` in their order, then ``metadata_columns``: any of ``_partition``,
+    ``_bucket``, ``_change_type``, ``_log_offset`` and ``_commit_timestamp``. ``schema`` is its
+    schema.
 
-    Attributes
-    ----------
-    projection
-        Indexes of the columns to ask servers for, ascending; None when all are wanted.
-    schema
-        The schema of the result.
+    With ``views``, strings and binary data of Arrow batches come as views, for Polars. About
+    ``piece_bytes`` received bytes are decoded at once, but never less than one log batch.
+
+    ``projection`` is the indexes of the columns to ask servers for, ascending; None for all.
     """
 
     def __init__(
@@ -230,7 +216,11 @@ class TableDecoder:
     def read_located(
         self, positions: Sequence[Position], server_filter: ServerFilter | None = None
     ) -> Iterator[tuple[Position, Callable[[int], int], pa.Table]]:
-        """As :meth:`read`; each table with its position, and what tells the offset of a row."""
+        """As :meth:`read`, with the offsets of rows.
+
+        Yields the position, a function from the index of a row in the table to its offset, and the
+        table.
+        """
         for position, chunk in self._fetched(positions, server_filter):
             for part in self._cut(position, chunk):
                 table = self._decode(part)
@@ -250,9 +240,10 @@ class TableDecoder:
         )
 
     def pieces(self, chunks: Sequence[tuple[Position, Chunk]]) -> list[Callable[[], pa.Table]]:
-        """Verify chunks, and return what decodes their parts: each once, on any thread.
+        """Verify chunks, and return functions that each decode one part of them.
 
-        Several chunks are small ones, all projected or none, and are decoded as one.
+        Each function is to be called once, on any thread. Several chunks become one part: the
+        caller has made sure that they are small, and all projected or none of them.
         """
         if len(chunks) == 1:
             return [functools.partial(self._decode, part) for part in self._cut(*chunks[0])]
@@ -263,7 +254,8 @@ class TableDecoder:
     def _decode_joined(self, chunks: Sequence[tuple[Position, Chunk]]) -> pa.Table:
         """Decode small chunks as one; where that fails, one by one, so that the error tells where.
 
-        Each is wanted as a whole, so that no offset is compared with those of another bucket.
+        All rows of each chunk are wanted, with no start or stop: offsets of different buckets
+        cannot be compared.
         """
         whole = joined([chunk for _, chunk in chunks])
         positions = [position for position, _ in chunks]
@@ -283,11 +275,14 @@ class TableDecoder:
         ]
 
     def _cuts(self, chunk: Chunk) -> list[int]:
-        """Return between which log batches a chunk is cut, with its two ends."""
+        """Return the indexes of the log batches at which a chunk is cut.
+
+        0 and the number of the batches are among them.
+        """
         headers = chunk.headers
         share = 1.0
         if chunk.wanted_bytes is not None:
-            # of each batch about the same
+            # assume that the wanted columns are the same share of every batch
             share = chunk.wanted_bytes / max(1, headers.consumed)
         sizes = np.cumsum(headers.size) * share // self._piece_bytes
         rows = np.cumsum(headers.record_count) // _PIECE_ROWS
@@ -295,7 +290,10 @@ class TableDecoder:
         return [0, *cuts.tolist(), len(headers)]
 
     def _verify(self, chunk: Chunk) -> None:
-        """Compare checksums, where that is of use and nobody did."""
+        """Compare checksums, unless that was done before.
+
+        Where a server left out columns they cannot match: they are those of the whole batches.
+        """
         if self._check_crc and not chunk.projected and chunk.checked is None:
             verify_crcs(chunk.records, chunk.headers)
 
@@ -312,7 +310,7 @@ class TableDecoder:
             checked=chunk.checked,
         )
         if not table.num_rows:
-            # of changes that changed nothing
+            # the batches have no rows, as those of changes without effect
             table = pa.Table.from_batches([], self.schema)
         elif self._metadata_columns:
             table = self._with_metadata(table, decoder, part)

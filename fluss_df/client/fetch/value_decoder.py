@@ -24,24 +24,15 @@ if TYPE_CHECKING:
 
 # schemas that a table can gain while it is read
 _MOST_NEW_SCHEMAS = 100
-# how many rows are decoded one by one, at 2 us each where the arrays take 130 us for all
+# up to this number, rows are decoded one by one: 2 us each, where arrays take 130 us for all
 _FEW_ROWS = 16
 
 
 class ValueReader:
     """Decodes what servers send of a primary-key table; for any number of threads.
 
-    Parameters
-    ----------
-    connection, info
-        The table.
-    columns
-        The columns wanted, in this order; None for all. One that a value's schema lacks is null.
-
-    Attributes
-    ----------
-    schema
-        The schema of the result; every column may be null, since older rows can lack it.
+    The result has ``columns`` in their order; None stands for all. ``schema`` is its schema. Every
+    column of it may be null, since older rows can lack it.
     """
 
     def __init__(
@@ -54,7 +45,7 @@ class ValueReader:
         arrow = info.schema.arrow_schema
         self.schema = pa.schema([arrow.field(name).with_nullable(True) for name in names])
         self._lock = threading.Lock()
-        # for values of the table's schema, all of it
+        # the quick way for values of the table's newest schema, where all columns are wanted
         self._newest = info.schema_id.to_bytes(2, "little", signed=True)
         self._decode_one = (
             row_decoder(info.schema.columns, info.kv_format) if columns is None else None

@@ -42,16 +42,8 @@ _ROW = "\0row"
 class Asker:
     """The common part of both lookups: keys to buckets, answers back to the rows of the keys.
 
-    Parameters
-    ----------
-    connection, info
-        The table.
-    columns
-        The columns of a key as users give it.
-    encoded
-        Those of them that are encoded as the key; the others name the partition.
-    prefix
-        Whether a key is a prefix.
+    ``columns`` are those of a key as users give it. ``encoded`` are those of them that are encoded
+    as the key; the others name the partition. ``prefix`` says whether a key is a prefix.
     """
 
     def __init__(
@@ -96,7 +88,7 @@ class Asker:
         name = "prefix_lookup" if self._prefix else "lookup"
         attributes = spans.table_attributes(name, self._info.table_path)
         if keys != 1:
-            # as the conventions have it: a batch of one is none
+            # by OpenTelemetry's conventions, one key is no batch
             attributes["db.operation.batch.size"] = keys
         return spans.current(f"{name} {self._name}", "client", attributes)
 
@@ -133,7 +125,7 @@ class Asker:
         info = self._info
         if info.is_partitioned():
             return self._ask(pa.Table.from_batches([batch]), metrics)[0]
-        # the same without frames, whose price is that of a round trip
+        # the same as _ask without frames, which cost as much time as a round trip
         keys = self._keys(batch)
         bucket_keys = (
             keys

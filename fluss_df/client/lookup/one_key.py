@@ -16,8 +16,8 @@ from fluss_df.schema import TableInfo
 class DirectLookup:
     """Asks the leader of a bucket for one key, when nobody else is asking.
 
-    Lookups change nothing, so that whatever goes wrong is left to :class:`LookupQueue`, which asks
-    again: with its retries, and with its errors.
+    Lookups only read. So on any problem :class:`LookupQueue` asks again, with its retries and its
+    errors.
     """
 
     def __init__(self, cluster: Cluster, info: TableInfo, *, prefix: bool) -> None:

@@ -12,7 +12,7 @@ from fluss_df.schema import TableInfo
 from fluss_df.types import Column, TypeRoot
 
 _R = TypeRoot
-# whose values str() makes the names of partitions of
+# types whose values str() writes as partition names have them, and their exact Python types
 _NAMING: Final[Mapping[TypeRoot, type]] = {
     _R.STRING: str,
     _R.TINYINT: int,
@@ -25,7 +25,7 @@ Values = Callable[[Sequence[Any]], Sequence[Any]]
 
 
 def values_of(wanted: Sequence[Column], columns: Sequence[Column]) -> Values:
-    """Return what takes the values of some columns out of a row with those and others."""
+    """Return a function that takes the values of the wanted columns out of a row of columns."""
     names = [column.name for column in columns]
     places = [names.index(column.name) for column in wanted]
     if len(places) == 1:
@@ -36,10 +36,7 @@ def values_of(wanted: Sequence[Column], columns: Sequence[Column]) -> Values:
 class PlainPartitions:
     """Names the partitions of rows whose values name them as they are.
 
-    Attributes
-    ----------
-    usable
-        Whether there can be such rows.
+    ``usable`` is false where the partition columns have types whose values never do.
     """
 
     def __init__(self, info: TableInfo, columns: Sequence[Column]) -> None:
@@ -50,7 +47,7 @@ class PlainPartitions:
         self.usable = None not in self._kinds
 
     def name(self, row: Sequence[Any]) -> str | None:
-        """Return the name of a row's partition; None where its values are others."""
+        """Return the name of a row's partition; None where a value is of another Python type."""
         parts = self._values(row)
         if [type(part) for part in parts] != self._kinds:
             return None
@@ -60,25 +57,13 @@ class PlainPartitions:
 class PlainKeys:
     """Says in which bucket the row of a key is, and as what bytes the key goes there.
 
-    For keys that take no more than a glance; others are for the vectorised way.
+    This is the quick way for one key with plain values. All others take the vectorised way.
 
-    Parameters
-    ----------
-    info
-        The table.
-    columns
-        The columns of a key as users give it.
-    encoded
-        Those of them that are encoded as the key.
-    lake_format
-        The lake format of that encoding; None for Fluss's own.
+    ``columns`` are those of a key as users give it. ``encoded`` are those of them that are encoded
+    as the key, in the encoding of ``lake_format`` (None for Fluss's own).
 
-    Attributes
-    ----------
-    bucket_columns
-        The columns that decide the bucket.
-    one_encoding
-        Whether the key decides it, as it is encoded.
+    ``bucket_columns`` decide the bucket. ``one_encoding`` says whether the encoded key also decides
+    the bucket, so that nothing else has to be encoded.
     """
 
     def __init__(
@@ -111,14 +96,9 @@ class PlainKeys:
     ) -> tuple[TableBucket, bytes] | None:
         """Return the bucket of a key that has the right names or length, and the bytes of the key.
 
-        Parameters
-        ----------
-        key
-            The key, as users give it.
-        partition_id_of
-            Returns the id of a partition, where it is known.
-        count_of
-            Returns how many buckets a partition has.
+        ``partition_id_of`` returns the id of a partition by its name, or None where it is not
+        known. ``count_of`` returns how many buckets a partition has. The result is None where the
+        key is not plain, or its partition not known.
         """
         if not self._usable or self._key is None or self._bucket_key is None:
             return None

@@ -32,13 +32,7 @@ CountOf: TypeAlias = Callable[[int | None], int]
 
 
 class Assigner(Protocol):
-    """Gives rows their buckets.
-
-    Attributes
-    ----------
-    spread
-        Over how many buckets it spreads the rows of a batch.
-    """
+    """Gives rows their buckets; ``spread`` is over how many it spreads the rows of a batch."""
 
     spread: int
 
@@ -133,7 +127,7 @@ class PartitionRouter:
             )
 
     def _require_room(self, more: int) -> None:
-        """Refuse before the first partition is created what the server would refuse at the last."""
+        """Refuse too many partitions before the first is created: servers refuse only the last."""
         if more == 1:
             return
         there = len(self._ids)
@@ -163,14 +157,8 @@ def bucket_assigner(
 
     A bucket key always decides; without one, the configured assigner does.
 
-    Parameters
-    ----------
-    info, config
-        The table, and the assigner.
-    columns
-        The columns of a row that comes alone; None for all of the table.
-    count_of
-        Returns how many buckets a partition has; the partition is None where there are none.
+    ``columns`` are those of a row that comes alone; None for all of the table. ``count_of`` returns
+    how many buckets a partition has; it gets None where the table has no partitions.
     """
     if info.get_bucket_keys():
         return _HashAssigner(info, info.schema.columns if columns is None else columns, count_of)
@@ -259,7 +247,7 @@ class _HashAssigner:
         )
         count = self._count_of(partition_id)
         buckets = bucket_ids(keys, count, info.lake_format)
-        # numbers of few bits are sorted by their digits, in a fifth of the time
+        # NumPy sorts numbers of up to 16 bits by their digits, in a fifth of the time
         small = buckets.astype(np.uint16) if count < 2**16 else buckets
         order = np.argsort(small, kind="stable")
         counts = np.bincount(buckets, minlength=count)

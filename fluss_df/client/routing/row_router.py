@@ -30,16 +30,8 @@ Place: TypeAlias = tuple[TableBucket, str | None]
 class RowRouter:
     """Gives the rows of a writer their partitions and buckets; one thread at a time.
 
-    Parameters
-    ----------
-    connection, info
-        The table.
-    columns
-        The columns that rows have.
-    most_rows
-        No batch has more.
-    create_partitions
-        Whether to create partitions of the rows that do not exist.
+    Rows have ``columns``, and no batch has more than ``most_rows``. With ``create_partitions``, the
+    partitions of rows are created where they do not exist.
     """
 
     def __init__(

@@ -117,9 +117,10 @@ def blocking(
 def blocking_only(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], T]:
-    """Make a method as :func:`blocking` does, which returns what it returns as it is.
+    """Make a method as :func:`blocking` does, but its result is not wrapped: it cannot be awaited.
 
-    For answers that may be None, which has to be None itself, and for texts and enumerations.
+    For results that may be None, since a wrapper would not be ``is None``, and for texts and
+    enumerations.
     """
 
     @functools.wraps(method)
@@ -137,10 +138,7 @@ def answered_at_once(
 ]:
     """Make a method as :func:`blocking` does, which first sees whether the answer is at hand.
 
-    Parameters
-    ----------
-    at_once
-        Returns the answer without the I/O thread; None where there is none.
+    ``at_once`` returns the answer without the I/O thread, or None where it has none.
     """
 
     def decorate(

@@ -35,7 +35,8 @@ class _Job:
             result = self.work()
         except BaseException as error:
             self.outcome.set_exception(error)
-            # an error keeps the frames that it passed, and they would keep it
+            # an error keeps the frames that it passed through: without this, they would keep the
+            # job
             self = None  # type: ignore[assignment]
         else:
             self.outcome.set_result(result)
@@ -45,7 +46,7 @@ class _Shield:
     """A thread that does jobs."""
 
     def __init__(self) -> None:
-        # its put is one step
+        # an interrupt cannot come in the middle of its put
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         # a program may end while it waits for a job
         threading.Thread(target=self._main, name="fluss-df-shield", daemon=True).start()
@@ -94,7 +95,7 @@ def shielded(work: Callable[[], T]) -> T:
     except BaseException:
         if not job.outcome.done():
             job.abandoned = True
-            # what comes next does not wait for it
+            # the next work gets a new thread, and does not wait for this one
             _shield = None
             shield.jobs.put(None)
         raise

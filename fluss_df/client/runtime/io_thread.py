@@ -44,7 +44,7 @@ def result_of(future: concurrent.futures.Future[T], timeout_s: float | None = No
         try:
             return future.result(max(0.0, left))
         except TimeoutError:
-            # the future's own error may be one too
+            # the work itself may have failed with a TimeoutError
             if future.done():
                 return future.result()
             if end is not None and time.monotonic() >= end:

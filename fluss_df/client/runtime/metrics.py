@@ -11,6 +11,9 @@ from fluss_df.observe.counters import Counts, Durations, OfTable, Tables
 class Metrics:
     """Counters that only grow, shared by threads.
 
+    Counters of ``parent`` get the same additions: those of a scan are counted for its connection
+    too.
+
     Counters
     --------
     requests, retries, errors
@@ -27,11 +30,6 @@ class Metrics:
         Log segments read from remote storage.
     connections
         Connections made.
-
-    Parameters
-    ----------
-    parent
-        Counters that get the same additions: those of a scan are counted for its connection too.
 
     Examples
     --------
@@ -101,18 +99,8 @@ class Metrics:
     ) -> None:
         """Count an answer, or a request that got none; quicker than :meth:`add`.
 
-        Parameters
-        ----------
-        request
-            The name of the request.
-        seconds
-            From its sending until the answer was taken.
-        failed
-            Whether it was an error, or none came.
-        size
-            The bytes of the answer.
-        waited
-            For how many seconds the caller waited for it.
+        ``seconds`` passed from its sending until the answer was taken, and the caller waited for it
+        for ``waited`` seconds. ``size`` is the bytes of the answer.
         """
         with self._lock:
             self.bytes_received += size

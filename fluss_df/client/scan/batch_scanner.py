@@ -109,7 +109,7 @@ class BatchScanner(Ready):
     def to_arrow(self) -> pa.Table:
         """Return the rows as a table; empty, with the schema, when there are none."""
         if self._left:
-            # of rows that are several batches, those that no call returned
+            # of rows in several batches, the batches that no call returned
             left = [self._left.popleft().batch for _ in range(len(self._left))]
             return pa.Table.from_batches(left)
         read = self._read()

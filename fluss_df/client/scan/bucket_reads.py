@@ -29,7 +29,7 @@ _WAIT_S = 0.2
 # Servers end a scan that nobody went on with for ten minutes. One that has to wait for the buckets
 # before it is given up long before that, and begun again when it is its turn.
 _STALL_S = 60.0
-# of the smallest table, which has as many Python objects as a large one
+# what a table counts for at least: a small one has as many Python objects as a large one
 _LEAST_BYTES = 1024
 
 
@@ -50,21 +50,13 @@ class _Bucket(Generic[T]):
 
 
 class _GivenUpError(Exception):
-    """The thread has to do something else than to read this bucket."""
+    """The thread has something to do that comes before reading this bucket."""
 
 
 class OneRead:
     """A read that happens once, and ends early where nobody waits for it any more.
 
-    Parameters
-    ----------
-    what
-        What is read, for messages.
-
-    Attributes
-    ----------
-    begun
-        Whether it was begun.
+    ``what`` is what is read, for errors.
     """
 
     def __init__(self, what: str) -> None:
@@ -88,7 +80,7 @@ class OneRead:
             raise FlussError(f"the read of {self._what} was given up: its call was cancelled")
 
     def again(self) -> None:
-        """Have it be begun again: nobody got what was read, and its threads have ended."""
+        """Allow it to begin again: nobody got what was read, and its threads have ended."""
         self._given_up = threading.Event()
         self.begun = False
 
@@ -104,19 +96,19 @@ class BucketReads(Generic[T]):
     targets
         The buckets, in the order of the result.
     read
-        Reads one from its beginning.
+        Reads one bucket from its beginning.
     pause
-        Is called with a bucket, the error that ended its read, and how long that has been tried:
-        waits before it is begun again, or raises.
+        Called with a bucket, the error that ended its read, and the backoff, which knows for how
+        long that has been tried. It waits before the read is begun again, or raises.
     interrupted
         Makes the error for a bucket of which the caller has something already.
     retry_ms
-        How long an interrupted read is begun again.
+        For how long an interrupted read is begun again.
     threads
-        How many buckets are read at once, at the most.
+        The most buckets that are read at once.
     whole
-        Whether the caller gets nothing of a bucket before it is read to its end: then it can always
-        be begun again, and memory has no bound.
+        Whether the caller gets nothing of a bucket before it is read to its end. Then the read can
+        always be begun again, and memory has no bound.
     """
 
     def __init__(
@@ -305,7 +297,8 @@ class BucketReads(Generic[T]):
             while not self._closed and not self._whole and self._full(bucket):
                 first = self._buckets[0]
                 if bucket is not first and (not first.begun or time.monotonic() > end):
-                    # nobody would read what the caller waits for; or its server gives it up
+                    # else no thread would read the bucket that the caller waits for, or the server
+                    # would give the scan up
                     raise _GivenUpError
                 self._changed.wait(_WAIT_S)
             if self._closed:

@@ -17,16 +17,11 @@ _FOLD_ROWS = 1 << 18
 
 
 class ChangeFold:
-    """The last change of each key; memory is that of these, and of a few more changes.
+    """The last change of each key; holds these in memory, and a few more changes.
 
-    Parameters
-    ----------
-    key_columns
-        The columns of the key within a partition.
-    lake_format
-        How keys are encoded, see :func:`fluss_df.record.keys.keys.encode_keys`.
-    schema
-        The columns of the changes, the key's among them.
+    ``key_columns`` are those of the key within a partition, encoded as
+    :func:`fluss_df.record.keys.keys.encode_keys` does for ``lake_format``. ``schema`` is that of
+    the changes, which have the columns of the key.
     """
 
     def __init__(
@@ -42,7 +37,7 @@ class ChangeFold:
         self._folded = 0
 
     def add(self, rows: pa.Table, changes: pa.ChunkedArray) -> None:
-        """Add changes that come after all before."""
+        """Add changes, which are later than all that were added before."""
         kinds = changes.to_numpy()
         wanted = kinds != ChangeType.UpdateBefore.value
         if not wanted.all():
@@ -78,7 +73,7 @@ class ChangeFold:
         self._count = self._folded = len(last)
 
     def finish(self) -> tuple[pa.Array, pa.Table]:
-        """Return the keys that changed, and the rows that are there of them."""
+        """Return the keys that changed, and the rows of those that were not deleted last."""
         if not self._rows:
             return pa.array([], pa.large_binary()), pa.Table.from_batches([], self._schema)
         self._fold()

@@ -24,16 +24,9 @@ if TYPE_CHECKING:
 class ChangeTableScanner(LogScanner):
     """Reads ``$changelog`` or ``$binlog`` of a table as Arrow; otherwise as a LogScanner.
 
-    Parameters
-    ----------
-    connection, info
-        The table whose changes are read.
-    kind
-        Which virtual table.
-    columns
-        The columns of the virtual table to read, in this order; None for all.
-    predicate
-        Yield only changes of rows for which it is true; for ``$changelog`` alone.
+    ``kind`` is the virtual table, and ``columns`` are those of it to read, in this order; None for
+    all. With a predicate, which only ``$changelog`` may have, only changes of rows are read for
+    which it is true.
     """
 
     def __init__(

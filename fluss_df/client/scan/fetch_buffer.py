@@ -52,14 +52,8 @@ class Handover:
     Ctrl-C may end a poll at any step before ``handed`` is set, and at none behind it: Python looks
     for signals when a function begins, after a call, and when a loop starts its next turn.
 
-    Parameters
-    ----------
-    thread
-        The identifier of the thread that polls.
-    handed
-        Whether the caller has the rows.
-    withdrawn
-        Whether the poll was ended before the caller had the rows: the next poll returns them.
+    ``thread`` is the thread that polls. ``withdrawn`` means that the poll was ended before the
+    caller had the rows: the next poll returns them.
     """
 
     thread: int
@@ -71,14 +65,8 @@ class Handover:
 class _Offer:
     """Rows that a poll is about to return.
 
-    Parameters
-    ----------
-    to
-        Whether the caller has them.
-    rest
-        The decoded batches that are left if the caller has received the rows.
-    undo
-        Called if the caller has not: takes back what the poll did with the rows.
+    Where the caller received them, ``rest`` are the decoded batches that are left. Where not,
+    ``undo`` is called, which takes back what the poll did with the rows.
     """
 
     to: Handover
@@ -93,19 +81,7 @@ class FetchBuffer:
     received, and segments in remote storage piece by piece. All methods are called with the
     scanner's lock held.
 
-    Parameters
-    ----------
-    connection, info
-        The table.
-    decoder, row_filter
-        What decodes answers, and what filters the rows.
-    metrics
-        The scanner's counters.
-
-    Attributes
-    ----------
-    server_filter
-        The filter by which servers may leave out log batches; None without one.
+    ``server_filter`` is the filter by which servers may leave out log batches; None without one.
     """
 
     def __init__(
@@ -142,7 +118,7 @@ class FetchBuffer:
         is raised behind the rows of others that are here, by the next call at the latest; the one
         after it asks for the bucket again.
         """
-        # others may have rows for ever
+        # raised before rows of others are waited for, as they may come for ever
         _raise_failed(positions)
         if self._fill_unfinished:
             # an error or Ctrl-C ended the last call at some step: rows may be in no list
@@ -188,10 +164,7 @@ class FetchBuffer:
     def end_last_poll(self, thread: int, timeout_ms: float) -> bool:
         """Finish the last poll before a thread polls: remove its rows, or keep them for this poll.
 
-        Returns
-        -------
-        bool
-            False when a poll of another thread is not over after ``timeout_ms``.
+        Returns False when a poll of another thread is not over after ``timeout_ms``.
         """
         end = time.monotonic() + timeout_ms / 1000
         while (offer := self._offer) is not None:

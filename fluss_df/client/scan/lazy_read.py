@@ -48,6 +48,7 @@ def lazy_read(
                     yield from made.to_batches()
 
     batches = read()
-    # so that it is also told of a read that is dropped before its first row is asked for
+    # started here, so that ``unread`` is also called for a read that is dropped before its first
+    # row is asked for
     next(batches)
     return batches

@@ -468,7 +468,7 @@ class LogScanner(Ready, Closing):
             position, end, offset = self._unread.popleft()
             if position in self._subscriptions.values():
                 self._buffer.clear(self._subscriptions.values())
-                # else its rows were read otherwise
+                # else the scanner itself has read on since
                 if position.offset == end:
                     position.move(offset)
 

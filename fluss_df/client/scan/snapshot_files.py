@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# how long the lease of a reader lasts that is killed
+# how long a lease lasts that is not renewed any more, as that of a reader that was killed
 _LEASE_MS = 30 * 60_000
-# what is handed on at once
+# the most bytes, and the most rows, that are handed on at a time
 _PIECE_BYTES = 4 << 20
 _PIECE_ROWS = 1 << 17
-# how large values are is not known before
+# the rows of the first piece, before it is known how large values are
 _FIRST_ROWS = 64
 _COPY_BYTES = 4 << 20
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
-# Windows has the last one only
+# Windows has only O_BINARY
 _FLAGS: int = sum(getattr(os, flag, 0) for flag in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 
 
@@ -60,16 +60,8 @@ _FLAGS: int = sum(getattr(os, flag, 0) for flag in ("O_NONBLOCK", "O_CLOEXEC", "
 class KvSnapshot:
     """A snapshot of one bucket.
 
-    Attributes
-    ----------
-    bucket
-        The bucket.
-    snapshot_id
-        Its id.
-    log_offset
-        The changes below this offset are in it, and no others.
-    files
-        (URI, local name) of its files.
+    The snapshot has all changes below ``log_offset``, and no others. ``files`` are (URI, local
+    name).
     """
 
     bucket: TableBucket
@@ -111,7 +103,7 @@ def leased(
 def _acquire(
     connection: ClientContext, lease_id: str, bucket: TableBucket, snapshot_id: int
 ) -> bool:
-    """Take a lease; whether there are such."""
+    """Take a lease; return False where the coordinator knows no leases."""
     request = acquire_request(lease_id, _LEASE_MS, {bucket: snapshot_id})
     cluster = connection.cluster
     try:
@@ -195,7 +187,7 @@ def _described(connection: ClientContext, bucket: TableBucket, snapshot_id: int)
 
 
 class _Folder:
-    """A new folder, which this process removes, at its end at the latest, and no child of it."""
+    """A new folder. This process removes it, at its end at the latest; a forked child does not."""
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="fluss-df-snapshot-")
@@ -221,21 +213,11 @@ def snapshot_entries(
 ) -> Iterator[tuple[pa.Array | None, list[bytes]]]:
     """Read a snapshot, a few MB at a time.
 
+    Yields the values, and the key of each unless ``keys`` is false.
+
     Raises ``STORAGE_EXCEPTION`` when a file cannot be read; ``KV_SNAPSHOT_NOT_EXIST_EXCEPTION``
     when one is gone, because a newer snapshot took its place. Raises ProtocolError when the files
     are damaged, also behind rows that were yielded.
-
-    Parameters
-    ----------
-    connection, snapshot
-        What to read.
-    keys
-        Whether to read the keys.
-
-    Yields
-    ------
-    tuple
-        The keys, if asked for, and the value of each.
     """
     # RocksDB is needed here only: it costs every import of the package a moment
     from rocksdict import AccessType, Options, Rdict
@@ -297,7 +279,7 @@ def _download(connection: ClientContext, snapshot: KvSnapshot, folder: Path) -> 
                 " the same path",
                 ErrorCode.KV_SNAPSHOT_NOT_EXIST,
             ) from error
-        # a path that cannot be one is a ValueError
+        # a text that cannot be a path is a ValueError
         except (OSError, ValueError, pa.ArrowException) as error:
             filesystems.forget(place)
             text = place.token.redact(str(error).partition("\n")[0])
@@ -328,7 +310,7 @@ def _copy(place: Place, target: Path) -> None:
                     written.write(piece)
                     left -= len(piece)
             return
-        # as it is, whatever its name ends in
+        # not decompressed, whatever its name ends in
         with place.filesystem.open_input_stream(place.path, compression=None) as source:
             shutil.copyfileobj(source, written, _COPY_BYTES)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Buckets that are asked for in one go: their offsets grow old while the buckets before are read.
 _TOGETHER = 1024
 _PARALLEL_REQUESTS = 16
-# Of buckets that are read at once: all their rows are in memory at a time, which may be wide ones.
+# The most changes, and buckets, of a group: all its rows are in memory at a time, and may be wide.
 _GROUP_CHANGES = 2048
 _GROUP_BUCKETS = 64
 
@@ -41,14 +41,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class BucketMoment:
-    """The snapshot and the offsets of a bucket at one moment.
+    """The newest snapshot of a bucket and the offsets of its changelog at one moment.
 
-    Attributes
-    ----------
-    snapshot_id
-        Its newest snapshot; None where there is none.
-    earliest, latest
-        The first offset of its changelog, and the one behind the last.
+    ``snapshot_id`` is None where there is none. ``latest`` is the offset behind the last change.
     """
 
     snapshot_id: int | None
@@ -111,10 +106,7 @@ class BucketMoments:
         A bucket of a few rows costs a request, and what is made for a read; its snapshot costs ten
         times as much. Grouped are neighbours of one leader that have short and whole changelogs.
 
-        Yields
-        ------
-        list of tuple of Target
-            As many of the buckets, in their order, as are asked for at once.
+        Each list that is yielded has the buckets, in their order, that were asked for at once.
         """
         for begin in range(0, len(targets), _TOGETHER):
             some = targets[begin : begin + _TOGETHER]
@@ -129,7 +121,7 @@ class BucketMoments:
         if place >= self._asked:
             some = self._targets[place : place + _TOGETHER]
             self._asked = place + len(some)
-            # where that fails, each bucket has the error that is its own
+            # where that fails, each bucket is asked for again alone, and has an error of its own
             with contextlib.suppress(FlussError):
                 self._found.update(self._ask(some))
 
@@ -163,8 +155,8 @@ async def _moments(
 ) -> dict[TableBucket, BucketMoment]:
     """Ask in this order: first offsets, snapshots, last offsets.
 
-    A changelog that has its beginning, or a snapshot behind it, are found so whenever a snapshot is
-    made meanwhile; and no snapshot is behind the last offset.
+    In this order, either the changelog has its beginning or the snapshot has what it lacks, also
+    where a snapshot is made meanwhile. And no snapshot is behind the last offset.
     """
     tables = TableQuestions(connection)
     buckets = [target.bucket for target in targets]

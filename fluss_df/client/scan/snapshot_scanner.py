@@ -56,9 +56,10 @@ Tables = Generator[pa.Table, None, None]
 _Group = tuple[Target, ...]
 
 _BATCH_BYTES = 4 << 20
-# answers in a row: a server has a row in each, but where there is nothing more
+# The most answers without a row that are taken one after the other: servers put a row into each,
+# unless there is nothing more.
 _MOST_WITHOUT_ROWS = 100
-# what a scan that is begun again gets over
+# errors that do not come again when the scan is begun again
 _BEGIN_ANEW = frozenset(
     {
         ErrorCode.TOO_MANY_SCANNERS,

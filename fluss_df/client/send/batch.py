@@ -27,7 +27,7 @@ class WriteResultHandle:
     def __init__(self, drain: Callable[[bool], object] | None = None) -> None:
         self._drain = drain
         self._lock = threading.Lock()
-        self._open = 1  # what was split into, and 1 until sealed
+        self._open = 1  # batches that are not done, and 1 until sealed
         self._error: FlussError | None = None
         self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
         # Callers have the future, and rows that were taken cannot be called back: one that runs
@@ -36,7 +36,7 @@ class WriteResultHandle:
         self._future.set_running_or_notify_cancel()
 
     def expect(self, batches: int) -> None:
-        """Wait for a number of batches more."""
+        """Expect a number of further batches."""
         with self._lock:
             self._open += batches
 
@@ -89,7 +89,7 @@ class WriteResultHandle:
         TimeoutError
             When the outcome is still open after ``timeout_ms``.
         """
-        # by another thread where the time is short: it may be held up by one that waits for room
+        # with a timeout, another thread sends: a thread that waits for room may hold it up
         self.send_now(may_block=timeout_ms is None)
         result_of(self._future, None if timeout_ms is None else timeout_ms / 1000)
         return ready(None)

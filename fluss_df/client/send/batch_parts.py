@@ -27,7 +27,7 @@ class BatchParts:
     def __init__(self, ids: WriterIds, count_one_more: Callable[[], object]) -> None:
         self._ids = ids
         self._count_one_more = count_one_more
-        # a server that refused more at once was met
+        # the most rows of a batch, once a server refused more
         self._rows = sys.maxsize
 
     def next_of(self, queue: BucketQueue) -> WriteBatch | None:
@@ -52,11 +52,12 @@ class BatchParts:
         if batch.rows == 1 or self._ids.fixed or batch.uncertain or queue.expired(batch):
             return False
         if not queue.is_first(batch) and self._ids.idempotent:
-            # those before it come first: only then is it certain what was written
+            # the batches before it go first: only then is it certain what was written
             queue.send_again(batch)
         else:
             if error.error_code != ErrorCode.RECORD_TOO_LARGE_EXCEPTION:
-                # the number of rows is the reason; large rows are those of this batch alone
+                # too many rows are so in later batches as well; rows that are too large are those
+                # of this batch alone
                 self._rows = min(self._rows, (batch.rows + 1) // 2)
             advice = _ADVICE.search(error.message)
             rows = int(advice[1].replace(",", "")) if advice else batch.rows

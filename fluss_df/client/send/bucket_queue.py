@@ -19,7 +19,7 @@ from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 
-# the server may have written the batch before it, or the connection, failed
+# after these errors the server may have written the batch all the same
 UNCERTAIN: Final = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
@@ -89,8 +89,6 @@ class BucketQueue:
 
     Parameters
     ----------
-    bucket, partition_name
-        Which bucket.
     config
         Retries and limits.
     clock
@@ -133,8 +131,8 @@ class BucketQueue:
         self.acked_end = 0
         # without a deadline: that of each batch says when it is given up
         self.backoff = Backoff(math.inf)
-        # a server refused this one for certain: nothing from it on was or will be written under
-        # the writer id of now
+        # a server refused the batch of this sequence for certain: nothing from it on was or will be
+        # written under the current writer id
         self._refused_from: int | None = None
         self._rest_until = 0.0  # a server under pressure asked for a rest
 
@@ -195,8 +193,8 @@ class BucketQueue:
     def needs_writer_id(self) -> bool:
         """Whether the batch that may go next needs a writer id that is not known yet.
 
-        What a server may have is asked for under the old one, until it is known: nobody else could
-        tell that it is written already. Behind one that is not written nothing is, either.
+        A batch that a server may have written goes again under the old id: only so can the server
+        tell that it has it already. No batch is written behind one that was not.
         """
         if self.writer_id < 0:
             return True
@@ -261,7 +259,7 @@ class BucketQueue:
     def send_parts(self, batch: WriteBatch, parts: Iterable[WriteBatch]) -> None:
         """Have a batch sent in parts that a server refused for certain.
 
-        Nothing from it on was or will be written under the writer id of now. The parts go under a
+        Nothing from it on was or will be written under the current writer id. The parts go under a
         new one: under this one, a late request of a batch behind it could take the place of one of
         the parts.
         """
@@ -348,7 +346,7 @@ class BucketQueue:
         if error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
             return False
         if error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
-            # another one may have its name
+            # another partition may have its name
             return self.bucket.partition_id is not None
         # without idempotence, what may have got through must not be sent twice
         if batch.uncertain and not self._config.writer_enable_idempotence:

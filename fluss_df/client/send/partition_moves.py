@@ -24,7 +24,7 @@ _MOVE_PAUSE_S = 0.01
 
 
 class Moving(Protocol):
-    """The sender, as far as its batches are moved."""
+    """What this module needs of the sender."""
 
     cluster: Cluster
     info: TableInfo
@@ -57,16 +57,9 @@ class Moving(Protocol):
 class PartitionMoves:
     """Has the batches of one writer go to the partitions that have their names now.
 
-    On the I/O thread.
-
-    Parameters
-    ----------
-    sender
-        Who sends them.
-    create
-        Whether to create partitions again that were dropped.
-    moved
-        Called with the name of a partition and its new id, or None where it is gone.
+    Its methods run on the I/O thread. With ``create``, partitions that were dropped are created
+    again. ``moved`` is called with the name of a partition and its new id, or None where it is
+    gone.
     """
 
     def __init__(

@@ -75,7 +75,7 @@ class Sender:
         self._memory = memory
         self._api = api
         self._acks = {"all": -1, "1": 1, "0": 0}[config.writer_acks]
-        # by the name of the partition, whose id may become another
+        # by the name of the partition, as its id changes when it is created again
         self._queues: dict[tuple[str | None, int], BucketQueue] = {}
         self._open_batches = 0
         self._pump_scheduled = False
@@ -345,7 +345,7 @@ class Sender:
 
     def _throttle(self, queue: BucketQueue, pressure: float) -> None:
         """Let a bucket rest that a server under pressure asks for: the more, the longer."""
-        # by its square; from 0 to 1, whatever a server says
+        # the square of the pressure, which counts from 0 to 1 whatever a server says
         share = min(max(pressure, 0.0), 1.0) ** 2
         pause_ms = self._config.writer_kv_backpressure_max_throttle_ms * share
         if pause_ms >= 1 and queue.rest(pause_ms / 1000):

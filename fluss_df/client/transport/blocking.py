@@ -65,7 +65,7 @@ class Lane:
                     f"no connection to {self.address} within {connect_timeout_ms} ms"
                 ) from None
             except (OSError, ValueError, OverflowError) as error:
-                # the last two of names and ports that no host has
+                # ValueError and OverflowError are of names and ports that no host can have
                 raise NetworkError(f"cannot connect to {self.address}: {error}") from error
             try:
                 self._shake_hands(deadline, engine_path)
@@ -279,7 +279,7 @@ class Lane:
             self._socket.close()
 
     def __del__(self) -> None:
-        # of a lane that Ctrl-C met on its way to who asked for it
+        # Ctrl-C may have come before the caller got the lane, or before the lane had a socket
         if hasattr(self, "_socket"):
             self.close()
 

@@ -24,7 +24,7 @@ HOME_VARIABLE: Final = "FLUSS_HOME"
 # how long the owner of a folder may take to open it, before others give up
 _OPENING_S: Final = 20.0
 _PAUSE_S: Final = 0.02
-#: before an owner that is ending is asked again
+#: Seconds before an owner that is ending is asked again.
 ENDING_S: Final = 0.02
 
 _lock = threading.Lock()
@@ -43,14 +43,10 @@ def home_folder() -> Path | None:
 def attached_config(folder: Path | str, config: Config | None = None) -> Config:
     """Return the settings of a connection to the engine of a folder, opened where none has it.
 
-    Raises ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached.
+    ``folder`` may be ``":memory:"``. ``config`` has the settings of the connection, but for the
+    address.
 
-    Parameters
-    ----------
-    folder
-        The folder, or ``":memory:"``.
-    config
-        Settings of the connection, but for the address.
+    Raises ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached.
     """
     host, port = local_host(_socket_of(folder))
     attached = Config() if config is None else config.copy()
@@ -88,7 +84,7 @@ def _socket_now(folder: Path | str) -> str:
 
     global _owner
     if os.getpid() != _owner:
-        # a forked child has the parent's engines only by their sockets
+        # a forked child reaches the parent's engines only by their sockets
         _engines.clear()
         _owner = os.getpid()
     if not isinstance(folder, Path):
@@ -124,17 +120,14 @@ def _resolved(folder: Path) -> Path:
 def successor(socket_path: str) -> str | None:
     """Return the socket of the engine that took over from one that cannot be reached.
 
+    Returns None where nothing is known of the folder.
+
     A process that uses a folder through its owner goes on when the owner ends: with the engine of
     whoever opened the folder next, or one of its own. An owner that is ending has the folder for
     another moment, and its socket is returned: ask again after :data:`ENDING_S`.
 
     Raises ``STORAGE_EXCEPTION`` when another process has the folder and cannot be reached, or when
     there is no folder any more.
-
-    Returns
-    -------
-    str or None
-        None where nothing is known of the folder.
     """
     from fluss_df.engine.files.files import holds_data
 
@@ -142,7 +135,7 @@ def successor(socket_path: str) -> str | None:
     if folder is None:
         return None
     if not holds_data(folder):
-        # another one in its place would be empty
+        # a new folder in its place would be empty
         raise FlussError(
             f"the folder {folder} is not there any more: its engine has ended. Put the folder back,"
             " or connect to it where it is",
@@ -168,7 +161,7 @@ def folder_behind(host: str) -> Path | None:
 
 
 def engine_credentials(socket_path: str) -> FolderSecret | None:
-    """Return what an engine in another process wants to be told; None for one that asks nothing.
+    """Return the secret that an engine in another process asks for; None where it asks for none.
 
     Raises NetworkError where it cannot be read: the engine is ending.
     """

@@ -36,7 +36,7 @@ from fluss_df.version import __version__
 logger = logging.getLogger(__name__)
 
 
-# what is received at once: most responses are whole in it
+# the bytes that are received at once: most responses are no larger
 _RECEIVED_AT_ONCE = 16 * 1024
 
 
@@ -195,14 +195,8 @@ class ServerConnection:
     async def open(cls, endpoint: Endpoint, timeout_ms: int, metrics: Metrics) -> ServerConnection:
         """Connect and shake hands within ``timeout_ms``.
 
-        Raises
-        ------
-        NetworkError
-            When the peer cannot be reached.
-        DeadlineExceededError
-            When it took too long.
-        FlussError
-            ``AUTHENTICATE_EXCEPTION`` and others of the handshake.
+        Raises NetworkError when the peer cannot be reached, DeadlineExceededError when it took too
+        long, and the errors of the handshake, such as ``AUTHENTICATE_EXCEPTION``.
         """
         connection = cls(endpoint)
         try:
@@ -218,7 +212,7 @@ class ServerConnection:
                 f"no connection to {endpoint.address} within {timeout_ms} ms"
             ) from None
         except (OSError, ValueError, OverflowError) as error:
-            # the last two of names and ports that no host has
+            # ValueError and OverflowError are of names and ports that no host can have
             connection.close()
             raise NetworkError(f"cannot connect to {endpoint.address}: {error}") from error
         except BaseException:
@@ -279,12 +273,9 @@ class ServerConnection:
     ) -> ResponseT:
         """Send a request and return its response.
 
-        Raises
-        ------
-        FlussError
-            The server's error, ``UNSUPPORTED_VERSION``, a NetworkError, or a
-            DeadlineExceededError after ``timeout_ms``. After a deadline the connection is closed:
-            such a server often stays silent, and nobody waits for its late response.
+        Raises the server's error, ``UNSUPPORTED_VERSION``, NetworkError, or DeadlineExceededError
+        after ``timeout_ms``. After a deadline the connection is closed: such a server often stays
+        silent, and nobody waits for its late response.
         """
         response = await self.exchange(api, [message.SerializeToString()], timeout_ms, metrics)
         return parse_response(api, response, self.address)

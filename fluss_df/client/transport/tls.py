@@ -99,7 +99,7 @@ def tls_of(config: Config) -> Tls | None:
 
 
 def _changed(path: str) -> tuple[int, int] | None:
-    """Return what is another for a file that was replaced."""
+    """Return a value that is another one once the file was replaced."""
     try:
         found = os.stat(os.path.expanduser(path)) if path else None
     except OSError:
@@ -155,14 +155,9 @@ class TlsSocket:
     Not Python's own: that one asks the system for each record of 16 KB twice. Measured, a stream of
     them is received 1.5 times as fast here.
 
-    Raises OSError as :func:`tls_error` explains. The socket stays open.
+    ``connected`` keeps its timeouts. The certificate has to be for ``host``.
 
-    Parameters
-    ----------
-    connected
-        The socket; its timeouts hold.
-    tls, host
-        How it is encrypted, and whose certificate it has to be.
+    Raises OSError as :func:`tls_error` explains. The socket stays open.
     """
 
     def __init__(self, connected: socket.socket, tls: Tls, host: str) -> None:
@@ -177,7 +172,7 @@ class TlsSocket:
                 self._flush()
                 self._receive()
             except OSError:
-                # why, for the server
+                # tells the server why
                 with contextlib.suppress(OSError):
                     self._flush()
                 raise
@@ -186,13 +181,10 @@ class TlsSocket:
                 return
 
     def _receive(self, certain: int = 0) -> bool:
-        """Take what has come, at least a byte; return whether there was any.
+        """Take what has come, at least a byte; return False where the peer ended.
 
-        Parameters
-        ----------
-        certain
-            Bytes that are sure to come, and are waited for: a thread that is woken for each record
-            waits for its turn each time.
+        ``certain`` is how many bytes are sure to come. They are waited for together, because a
+        thread that is woken for each record has to wait for its turn each time.
         """
         count = min(certain - _RECORD_BYTES, _RECEIVED_BYTES)
         if count > 0:
@@ -214,12 +206,13 @@ class TlsSocket:
         filled = 0
         while filled < len(buffer):
             try:
-                # into a buffer it returns how many, and not the bytes, as its types have it
+                # with a buffer it returns a count, though its types say bytes
                 count: Any = self._object.read(len(buffer) - filled, buffer[filled:])
             except ssl.SSLWantReadError:
-                # of a new key
+                # a change of keys has to be answered
                 self._flush()
-                # encrypted they are more; of one record a part may be there
+                # encrypted, the bytes are more than those missing, of which a part may have come
+                # already
                 if not self._receive(len(buffer) - filled):
                     break
             except ssl.SSLZeroReturnError:
@@ -269,14 +262,7 @@ class TlsSocket:
 def tls_error(error: OSError, address: str, *, shaking_hands: bool) -> FlussError | None:
     """Return what a failure of TLS means; None where it is a failure of the network.
 
-    Parameters
-    ----------
-    error
-        What was raised.
-    address
-        The address of the server.
-    shaking_hands
-        Whether nothing was received of the server's answers yet.
+    ``shaking_hands`` says whether none of the server's answers was received yet.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(_unverified(error, address))
@@ -295,7 +281,7 @@ def tls_error(error: OSError, address: str, *, shaking_hands: bool) -> FlussErro
     if "CERTIFICATE_REQUIRED" in reason:
         return TlsError(f"the server at {address} asks for {certificate}, with its private key")
     if "HANDSHAKE_FAILURE" in reason:
-        # of TLS 1.2, whose servers say no more
+        # servers of TLS 1.2 say no more than this
         return TlsError(
             f"the server at {address} refuses this client: it asks for {certificate}, or has no"
             f" cipher suite in common with it ({_SETTING}.cipher.suites)"

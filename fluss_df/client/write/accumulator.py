@@ -41,19 +41,9 @@ class Accumulator:
     Ctrl-C may come between any two steps of the main thread. So one list says which rows and frames
     wait, and each of them enters it by a single step. They are sent on threads without Ctrl-C.
 
-    Parameters
-    ----------
-    connection, name
-        The connection, and the name of the table.
-    codec
-        The form of the table's rows.
-    router
-        Cuts frames into batches of one bucket each.
-    new_sender
-        Makes the sender, for the first batch.
-    owner
-        The writer. It is kept alive while batches are open, so that the end of the program can
-        report rows that were not written.
+    ``new_sender`` makes the sender when there is a first batch. ``owner`` is the writer. It is kept
+    alive while batches are open, so that the end of the program can report rows that were not
+    written.
 
     Attributes
     ----------

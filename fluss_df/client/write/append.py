@@ -64,8 +64,8 @@ class AppendWriter(TableWriter):
 
     def _reset(self) -> None:
         super()._reset()
-        # In front of the method, which only calls it: a row by way of the method took 325 ns
-        # instead of 287, and with all that comes later 658 instead of 610.
+        # This attribute hides the method, which only calls it: by way of the method a row took 325
+        # ns instead of 287, and with all that comes later 658 instead of 610.
         self.append = self._put_row  # type: ignore[method-assign,assignment]
 
 

@@ -31,7 +31,7 @@ class RowCodec(ABC):
     api
         The request that carries batches.
     most_rows
-        No batch has more.
+        The most rows of a batch.
     frame
         Returns a user's table as a frame, or raises SchemaMismatchError.
     encode
@@ -50,12 +50,8 @@ class RowCodec(ABC):
     def frame_of_rows(self, gathered: Gathered, values: Sequence[Any]) -> pa.RecordBatch:
         """Return rows that were added one by one as a frame.
 
-        Parameters
-        ----------
-        gathered
-            The rows, with the keys of those to delete.
-        values
-            The values of the rows, row after row.
+        ``gathered`` has the keys of rows to delete. ``values`` are the values of the other rows,
+        row after row.
         """
 
     @abstractmethod

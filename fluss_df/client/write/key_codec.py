@@ -39,19 +39,8 @@ class KeyCodec(RowCodec):
     A frame has one more column, the last, that says which rows are deletes. So rows, deletes and
     frames share one order.
 
-    Parameters
-    ----------
-    info
-        The table.
-    names
-        The columns to write, in the order that rows have.
-    config
-        The connection's settings.
-
-    Attributes
-    ----------
-    deletes
-        Checks keys of rows to delete that come one by one.
+    ``names`` are the columns to write, in the order that rows have. ``deletes`` checks the keys of
+    rows to delete that come one by one.
     """
 
     def __init__(self, info: TableInfo, names: Sequence[str], config: Config) -> None:
@@ -152,16 +141,10 @@ def changed_rows(
 ) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
     """Return the rows of a changelog that do something, and which of them are deletes.
 
-    Raises SchemaMismatchError for rows that do not fit.
+    ``rows`` is the changelog, and its column ``name`` says what each row does. ``columns`` are
+    written; ``keys`` names those of the primary key. ``table`` is for errors.
 
-    Parameters
-    ----------
-    rows, name
-        The changelog, and its column that says what each row does.
-    columns, keys
-        The columns that are written, and the names of those of the primary key.
-    table
-        The table's name, for errors.
+    Raises SchemaMismatchError for rows that do not fit.
     """
     require_columns([name], rows.schema.names, f"changes of table {table}:")
     kinds = _change_codes(rows.column(name), f"table {table}, column '{name}'")

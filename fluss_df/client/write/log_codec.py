@@ -23,8 +23,8 @@ from fluss_df.record.python.row_collector import Gathered, RowCollector
 from fluss_df.record.rows.row_formats import encoder_of, require_milliseconds
 from fluss_df.schema import TableInfo
 
-# Batches of an engine in this process are read where they are, each for a price: scans of wide
-# tables take a fifth less time than of the 2 MB that a server gets.
+# Batches of an engine in this process are read in place, and each costs some time. With batches of
+# this size, scans of wide tables take a fifth less time than with the 2 MB that servers get.
 _LARGE_BYTES = 8 << 20
 
 

@@ -71,7 +71,7 @@ class UpsertWriter(TableWriter):
 
     def _reset(self) -> None:
         super()._reset()
-        # in front of the method, which only calls it: see AppendWriter
+        # hides the method, which only calls it: see AppendWriter
         self.upsert = self._put_row  # type: ignore[method-assign,assignment]
 
     # ---- writing

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# for a cluster, which may be out of reach: the end of a program must not hang
+# seconds for rows to a cluster, which may be out of reach: the end of a program must not hang
 _EXIT_FLUSH_S = 3.0
-# for an engine of this process: it ends with the program, and only its disk can be slow
+# seconds for rows to an engine of this process: only its disk can be slow
 _EXIT_FLUSH_HERE_S = 60.0
 
-# those that are flushed when the program ends, each with the settings of its connection
+# the writers that are flushed when the program ends, each with the settings of its connection
 _open_writers: weakref.WeakKeyDictionary[TableWriter, Config] = weakref.WeakKeyDictionary()
 
 
@@ -177,7 +177,7 @@ class TableWriter(Ready, Closing):
 
     @contextlib.contextmanager
     def _importing(self, data: object) -> Iterator[None]:
-        """Say of what is no rows of columns, as a series, that it cannot be written."""
+        """Raise SchemaMismatchError where data, such as a series, cannot be read as rows."""
         try:
             yield
         except (pa.ArrowException, TypeError, ValueError) as error:
@@ -319,7 +319,7 @@ class TableWriter(Ready, Closing):
         Raises TimeoutError when acknowledgements are outstanding after ``timeout_ms``.
         """
         began = time.monotonic()
-        # more than locks can wait for is for ever, as Java's clients say it
+        # Java's clients pass the largest number of milliseconds for ever; locks cannot wait as long
         timeout_s = None if timeout_ms is None else min(timeout_ms / 1000, threading.TIMEOUT_MAX)
         shielded(functools.partial(self._accumulator.drain_within, timeout_s))
         sender = self._accumulator.sender

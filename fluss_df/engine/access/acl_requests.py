@@ -55,7 +55,7 @@ def drop_acls(request: pb.DropAclsRequest, rights: Rights | None) -> Message:
 
 
 def _check_count(count: int) -> None:
-    # before anything is made of them
+    # checked before objects are made of them
     if count > MOST_ACLS:
         raise FlussError(
             f"{count:,} access control lists, or filters of them, in one request, where"

@@ -21,9 +21,9 @@ from fluss_df.protocol.acl import (
     ResourceType,
 )
 
-# of all resources: the file is written with each change, and read with each decision's resources
+# the most bindings of all resources together: each change writes them all
 MOST_ACLS: Final = 20_000
-# of a name; those that databases and tables may have are shorter
+# the most characters of a name; names of databases and tables are shorter
 _MOST_NAME: Final = 512
 # pairs of a filter and a binding that one request to drop may compare
 _MOST_COMPARED: Final = 20_000_000
@@ -71,7 +71,7 @@ class AclStore:
     def __init__(self, kept: KeptJson) -> None:
         self._kept = kept
         self._lock = threading.Lock()
-        # replaced, never changed: who decides by it needs no lock
+        # replaced as a whole and never changed: other threads read it without the lock
         self._acls: dict[Resource, Entries] = {}
         value = kept.load()
         if value is not None:
@@ -92,16 +92,12 @@ class AclStore:
     ) -> None:
         """Add bindings: all of them, or none.
 
+        A binding that is there already stays. ``authorize`` is called with the resources before
+        anything is changed; it raises for a user who may not change them.
+
         Raises what ``authorize`` raises; ``RECORD_TOO_LARGE_EXCEPTION`` where there would be too
         many, ``INVALID_CONFIG_EXCEPTION`` for a name that is too long or empty,
         ``STORAGE_EXCEPTION`` where the disk refuses.
-
-        Parameters
-        ----------
-        bindings
-            Those; one that is there already stays.
-        authorize
-            Called with the resources before anything is changed; raises for who may not.
         """
         for binding in paced(bindings):
             _check_names(binding)
@@ -120,19 +116,10 @@ class AclStore:
     ) -> list[list[AclBinding]]:
         """Drop the bindings that filters match: all of them, or none.
 
+        Returns, for each filter, the bindings that it was the first to match. ``authorize`` is that
+        of :meth:`add`, called with the resources of matched bindings.
+
         Raises FlussError as :meth:`add`.
-
-        Parameters
-        ----------
-        filters
-            Which.
-        authorize
-            As of :meth:`add`, with the resources that a filter matches.
-
-        Returns
-        -------
-        list
-            For each filter, what it matched first.
         """
         with self._lock:
             count = sum(len(entries) for entries in self._acls.values())

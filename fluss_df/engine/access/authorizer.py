@@ -123,7 +123,7 @@ class Authorizer:
                         key = resource, self._folded(entry.principal)
                         place = host_of(entry.host)
                         index.setdefault(key, []).append((entry.operation_type, place))
-            # one step, for who reads it meanwhile
+            # assigned in one step, as other threads read it meanwhile
             known = self._indexed = acls, index
         return known[1]
 
@@ -208,7 +208,7 @@ class Rights:
     # ---- access control lists
 
     def _require_all(self, resources: Iterable[Resource]) -> None:
-        """Who gives or takes rights on a table needs all of them on its database."""
+        """Require ``ALL``, which giving and taking rights needs: for a table, on its database."""
         for resource in resources:
             place = resource
             if resource.type == ResourceType.TABLE:

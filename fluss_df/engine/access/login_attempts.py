@@ -15,7 +15,7 @@ _WAITING: Final = 5
 # seconds without a wrong password, after which a user's wrong passwords are forgotten
 _FORGOTTEN_S: Final = 60.0
 _KNOWN: Final = 4096
-# of a user's name: a peer that is not known decides how long it is
+# the characters of a user's name that are kept: an unknown peer decides how long it is
 _NAME: Final = 256
 
 
@@ -64,7 +64,7 @@ class Attempts:
             known = _Failures(0, now, now)
         known.count += 1
         known.last = now
-        # the one that failed last is the last
+        # put at the end: the entries are in the order of their last failures
         self._failures[address, user[:_NAME]] = known
         while True:
             oldest = next(iter(self._failures))

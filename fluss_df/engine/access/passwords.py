@@ -25,7 +25,7 @@ _BLOCK: Final = 8
 _PARALLEL: Final = 1
 _SALT_BYTES: Final = 16
 _HASH_BYTES: Final = 32
-# of a hash that somebody else made
+# the most bytes of memory that a hash made elsewhere may take to compute
 _MOST_MEMORY: Final = 256 << 20
 # tries at once: each takes a core and its memory
 _AT_ONCE: Final = 2
@@ -145,16 +145,10 @@ class Passwords:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def matches(self, given: bytes, kept: str | None, *, hashed: bool) -> bool:
-        """Whether a password is the one that something is kept of.
+        """Whether a given password is the one that is kept.
 
-        Parameters
-        ----------
-        given
-            The password.
-        kept
-            The password, or its hash; None for a user that there is not, which takes as long.
-        hashed
-            Whether any user's password is kept as a hash.
+        ``kept`` is the password or its hash. It is None for a user that does not exist, for whom
+        the check takes as long. ``hashed`` says whether the password of any user is kept as a hash.
         """
         if kept is not None and not is_hash(kept):
             return hmac.compare_digest(given, kept.encode())

@@ -37,14 +37,10 @@ Handler = Callable[..., Message]
 class Rule:
     """The rights that a request needs.
 
-    Attributes
-    ----------
-    text
-        In words, as in the table of ``docs/access.md``.
-    check
-        Raises where a right is missing; None where everyone may ask, or the answer is what counts.
-    view
-        Answers by the handler for what the asking user may see; None for all of it.
+    ``text`` says them in words, as in the table of ``docs/access.md``. ``check`` raises where a
+    right is missing. It is None where everyone may ask, where the rights only change the answer, or
+    where the handler checks. ``view`` answers by the handler, for what the asking user may see;
+    None for all of it.
     """
 
     text: str
@@ -167,7 +163,7 @@ def _metadata(rights: Rights, handler: Handler, asked: pb.MetadataRequest) -> Me
     for partition_id in paced(asked.partitions_id):
         found = rights.authorizer.catalog.partition_by_id(partition_id)
         if found is not None and rights.refusal(_DESCRIBE, found[0]) is not None:
-            # as of one that does not exist
+            # the same error as for a partition that does not exist
             raise unknown_partition(partition_id)
     seen = pb.MetadataRequest()
     seen.CopyFrom(asked)
@@ -187,7 +183,7 @@ def _prefix_lookup(rights: Rights, handler: Handler, asked: pb.PrefixLookupReque
     refusal = rights.refusal_by_id(_READ, asked.table_id)
     if refusal is None:
         return handler(asked)
-    # as a server answers: for each bucket
+    # Fluss's servers give the error for each bucket
     answer = pb.PrefixLookupResponse()
     for part in paced(asked.buckets_req):
         set_error(answer_to(answer, part), refusal)
@@ -237,17 +233,13 @@ def rules(
 ) -> Mapping[int, Rule]:
     """Return the rule of each request, by its API key.
 
-    Parameters
-    ----------
-    producer_tables
-        The ids of the tables that a producer has registered offsets of.
-    scanned_table
-        The id of the table that a scan of rows is of.
+    ``producer_tables`` returns the ids of the tables that a producer has registered offsets of.
+    ``scanned_table`` returns the id of the table that a scan of rows is of.
     """
     table: dict[api.Api[Any, Any], Rule] = {
         api.API_VERSIONS: EVERYONE,
         api.AUTHENTICATE: EVERYONE,
-        # of a local folder, it is empty
+        # the token of a local folder is empty
         api.GET_FILESYSTEM_SECURITY_TOKEN: EVERYONE,
         api.CREATE_DATABASE: _on_cluster(_CREATE),
         api.ALTER_DATABASE: _on_database(_ALTER),
@@ -309,8 +301,8 @@ def rules(
         api.LIST_REBALANCE_PROGRESS: _on_cluster(_DESCRIBE),
         api.CANCEL_REBALANCE: _on_cluster(_WRITE),
         api.GET_CLUSTER_HEALTH: _on_cluster(_DESCRIBE),
-        # Servers of Fluss ask for nothing here, so that who may connect can have readers read
-        # files of his own, and learns the names of tables.
+        # Fluss's servers want no right here. So whoever may connect can make readers read files of
+        # their choice, and learns the names of tables.
         api.LAKE_TIERING_HEARTBEAT: _on_cluster(_WRITE),
         api.PREPARE_LAKE_TABLE_SNAPSHOT: _each(
             _WRITE, lambda asked: (each.table_id for each in asked.bucket_offsets)

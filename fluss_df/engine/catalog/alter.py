@@ -56,7 +56,7 @@ def _check_operation(change: pb.AlterConfig) -> None:
 
 
 def checked_columns(request: pb.AlterTableRequest) -> list[Column]:
-    """Check what does not hang on the table, before it is looked for; return the new columns.
+    """Check what does not depend on the table, before it is looked for; return the new columns.
 
     Raises ``INVALID_ALTER_TABLE_EXCEPTION`` and others as Fluss has them.
     """
@@ -107,7 +107,7 @@ def _with_properties(old: TableDescriptor, request: pb.AlterTableRequest) -> Tab
             raise _invalid(f"The option '{key}' is not supported to alter yet.")
         if change.op_type == _SET:
             (properties if ours else custom)[key] = change.config_value
-    # of a key that is both set and removed nothing stays, whatever comes first
+    # a key that is both set and removed is removed, whichever comes first
     for change in request.config_changes:
         if change.op_type == _DELETE:
             properties.pop(change.config_key, None)

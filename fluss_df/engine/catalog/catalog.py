@@ -44,15 +44,11 @@ DEFAULT_DATABASE: Final = "fluss"
 class Catalog:
     """All databases and tables of an engine; thread safe.
 
+    Its files are created where they are missing. Tables that do not say otherwise have
+    ``default_buckets`` buckets.
+
     Raises :class:`~fluss_df.engine.files.files.DamagedError` for files that are damaged and cannot
     be made again from their copies.
-
-    Parameters
-    ----------
-    files
-        Where its files are; created where they are missing.
-    default_buckets
-        Buckets of tables that do not say.
     """
 
     def __init__(self, files: CatalogFiles, default_buckets: int = 1) -> None:

@@ -38,14 +38,9 @@ _ID: Final = re.compile(r"\d{1,18}")
 class CatalogFiles:
     """The files of a folder's catalog.
 
-    Parameters
-    ----------
-    folder
-        The folder of an engine.
-    plain
-        Whether files without checksums are read, as folders of format 1 have them.
-    before_change
-        Called before a file is changed; raises an error when no file may be changed.
+    With ``plain``, files without checksums are read, as folders of format 1 have them.
+    ``before_change`` is called before a file is changed; it raises an error when no file may be
+    changed.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Changes of the cluster's state since its file was written: one record for each, added to the end.
 
 A change costs its own bytes only, however large the state is. The state's file names the changes
-that go on from it (``epoch``): with a new file all records before are none of its own any more. Two
-files as for everything small: the first is synced before a change is answered, the second follows.
+that go on from it (``epoch``): earlier records do not belong to a new file. There are two files, as
+for everything small: the first is synced before a change is answered, the second follows.
 Each record has a number and a checksum, so both files together have all records.
 """
 
@@ -46,20 +46,11 @@ def new_epoch() -> int:
 class ClusterChanges:
     """The two files; guarded by the lock of the state.
 
-    Parameters
-    ----------
-    first, second
-        The files; created with the first change.
-    before_change
-        Called before a file is changed; raises where none may be.
+    The files are created with the first change. ``before_change`` is called before a file is
+    changed; it raises where none may be.
 
-    Attributes
-    ----------
-    size
-        Bytes of the records in the first file.
-    sound
-        Whether both files have all records. Where they have not, the state's file is to be written
-        before the next change.
+    ``size`` is the bytes of the records in the first file. ``sound`` says whether both files have
+    all records. Where they have not, the state's file is to be written before the next change.
     """
 
     def __init__(
@@ -77,13 +68,10 @@ class ClusterChanges:
     def read(self, epoch: int) -> tuple[list[Change], list[str]]:
         """Return the changes that go on from a state's file, and what is wrong; change nothing.
 
+        ``epoch`` is the one that the state's file names; 0 where there is no such file.
+
         Raises :class:`~fluss_df.engine.files.files.DamagedError` where one of them is in neither
         file, or the state's file is missing.
-
-        Parameters
-        ----------
-        epoch
-            The one that the file names; 0 where there is no file.
         """
         problems: list[str] = []
         found: list[dict[int, Change]] = []
@@ -117,12 +105,8 @@ class ClusterChanges:
     def go_on(self, epoch: int, count: int) -> None:
         """Have changes added behind those that were read, or begun for a new file of the state.
 
-        Parameters
-        ----------
-        epoch
-            The one that the file names.
-        count
-            How many changes there are already; they are in both files.
+        ``epoch`` is the one that the state's file names. ``count`` is how many changes there are
+        already; both files have them.
         """
         self._epoch, self._number, self.sound = epoch, count, True
         # behind the records may be one that was not written to the end

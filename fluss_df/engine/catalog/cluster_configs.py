@@ -28,7 +28,7 @@ _UNITS: Final = {
     **dict.fromkeys(("t", "tb", "tebibytes"), 40),
 }
 _MOST: Final = 2**63 - 1
-# of a value, and of what an error repeats of one
+# the most characters of a value, and the most of it that an error repeats
 _MOST_CHARACTERS: Final = 200
 
 
@@ -37,16 +37,12 @@ def altered_configs(
 ) -> dict[str, str | None]:
     """Return the settings that change: key -> value, None where it is to be as at the start.
 
+    ``configs`` are the settings that were changed before. The changes are applied one after
+    another: all of them, or none.
+
     Raises ``CONFIG_EXCEPTION`` for one that a running cluster cannot change, or a value that it
     does not take; ``UNKNOWN_SERVER_ERROR`` for an operation that there is not, and for a format of
     the data lake.
-
-    Parameters
-    ----------
-    configs
-        What was changed before.
-    changes
-        Applied one after another; all of them, or none.
     """
     listed = list(changes)
     for change in listed:

@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT_TTL_MS: Final = 24 * 3600 * 1000
 _MAX_TIME: Final = 2**63 - 1
-# records have at least as many bytes before the file is written again
+# the file is written again only when the records have at least this many bytes
 _COMPACTED_BYTES: Final = 4 << 20
-# of all producers: they are in memory
+# the most producers, and offsets of all of them: they are in memory
 _MOST_PRODUCERS: Final = 10_000
 _MOST_OFFSETS: Final = 500_000
 
@@ -131,7 +131,7 @@ class ClusterState:
         self._changes = changes
         self._lock = threading.Lock()
         self._state = State()
-        # of all producers
+        # how many offsets all producers have together
         self._offsets = 0
         self._compact_at = _COMPACTED_BYTES
         # the file has to be written before the next change
@@ -325,13 +325,10 @@ class ClusterState:
     ) -> None:
         """Change settings.
 
-        Raises what ``altered`` raises; ``STORAGE_EXCEPTION`` where the disk refuses.
+        ``altered`` is given the settings that were changed before, and returns those to change now:
+        key -> value, None where it is to be as at the start.
 
-        Parameters
-        ----------
-        altered
-            Given what was changed before, returns what changes: key -> value, None where it is to
-            be as at the start.
+        Raises what ``altered`` raises; ``STORAGE_EXCEPTION`` where the disk refuses.
         """
         with self._lock:
             changes = altered(self._state.configs)

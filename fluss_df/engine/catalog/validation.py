@@ -34,7 +34,7 @@ _RESERVED_COLUMNS: Final = (
     "_log_offset",
     "_commit_timestamp",
 )
-# what a column or field has that is not numbered yet
+# the id of a column or field that is not numbered yet
 _NO_ID: Final = -1
 # aggregate functions that Fluss has, and this engine does not
 _BITMAPS: Final = ("rbm32", "rbm64")
@@ -82,7 +82,7 @@ def check_table_name(name: str) -> None:
         raise invalid_table(f"Table name {name} is invalid: {problem}")
 
 
-# spaces of Python that are none to Java
+# characters that are spaces in Python and not in Java
 _NO_SPACE = frozenset("\u00a0\u2007\u202f\x85")
 
 
@@ -196,7 +196,7 @@ def _number_columns(schema: dict[str, Any]) -> None:
     elif any(without):
         raise invalid_table("All columns must have columnId or none of them must have columnId.")
     ids = list(_field_ids(columns, "id", "data_type"))
-    # rows go by ids
+    # rows are stored by the ids of their columns
     unique = len(set(ids))
     if unique < len(ids):
         raise invalid_table(

@@ -28,7 +28,7 @@ _READABLE = (1, 2, FORMAT)
 _KIND = "fluss_df embedded"
 # no room on the disk, in the user's quota, or under the process's limit for a file
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# what it raises to read a value that is not what was written
+# what reading raises for a value that is not what was written
 NOT_AS_WRITTEN = (
     ValueError,
     TypeError,
@@ -79,21 +79,14 @@ class TooManyFilesError(FlussError):
 def disk_refused(
     what: str, folder: Path, error: Exception, otherwise: int = ErrorCode.STORAGE_EXCEPTION
 ) -> FlussError:
-    """Return the error for what the disk did not do.
+    """Return the error for something that the disk did not do.
+
+    ``what`` could not be done in ``folder`` because of ``error``: the operating system's, or
+    RocksDB's, which has no error numbers.
 
     A full disk, and a lack of file descriptors, are told under a code that clients do not try again
-    with: with a retriable one they would be silent about it for minutes.
-
-    Parameters
-    ----------
-    what
-        What could not be done.
-    folder
-        Where.
-    error
-        What the operating system says, or RocksDB, which gives no numbers.
-    otherwise
-        The code of everything else.
+    with: with a retriable one they would be silent about it for minutes. ``otherwise`` is the code
+    of everything else.
     """
     text = f"{what}: {error}"
     if _is_one_of(error, _FULL):
@@ -108,7 +101,7 @@ def disk_refused(
             " limit (ulimit -n)",
             ErrorCode.UNKNOWN_SERVER_ERROR,
         )
-    # rows in RocksDB, of another code, are made again
+    # damaged rows in RocksDB have another code, and are made again from the changelog
     known = isinstance(error, OSError) and error.errno in _OTHER_KIND
     if known and otherwise == ErrorCode.STORAGE_EXCEPTION:
         return DamagedError(
@@ -244,19 +237,12 @@ def set_folder_aside(path: Path) -> None:
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Replace a file so that after a crash it holds the old bytes or the new ones.
 
+    With ``durable``, the new file survives a loss of power from now on. Otherwise the operating
+    system decides when, and after a loss of power before that the file may hold anything.
+
     Raises FlussError, see :func:`disk_refused`, when the disk does not take them. The old file is
     untouched, unless the folder could not be synced: then the new one is in its place, and a loss
     of power may bring the old one back.
-
-    Parameters
-    ----------
-    path
-        The file.
-    data
-        Its bytes.
-    durable
-        Whether it survives a loss of power at once; else the operating system decides when, and
-        what is in the file after a loss of power is not known.
     """
     temporary = path.with_name(path.name + ".tmp")
     folder = -1

@@ -35,12 +35,8 @@ _CRC_DIGITS: Final = 8
 class Kept:
     """The contents of one of the two files.
 
-    Attributes
-    ----------
-    generation
-        How often it was written; 0 in files of format 1, which have neither this nor a checksum.
-    value
-        The value.
+    ``generation`` is how often it was written; 0 in files of format 1, which have neither this nor
+    a checksum.
     """
 
     generation: int
@@ -50,17 +46,9 @@ class Kept:
 class KeptJson:
     """A value in two files.
 
-    Parameters
-    ----------
-    first, second
-        The files.
-    belongs
-        Says whether a value belongs into these files: of two tables' files that were exchanged,
-        each is sound. All do by default.
-    plain
-        Whether files without a checksum are taken, as format 1 has them.
-    before_change
-        Called before a file is changed; raises where none may be.
+    ``belongs`` says whether a value belongs to these files. Where the files of two tables were
+    exchanged, nothing else tells. With ``plain``, files without a checksum are read, as format 1
+    has them. ``before_change`` is called before a file is changed; it raises where none may be.
     """
 
     def __init__(
@@ -82,13 +70,10 @@ class KeptJson:
     def read(self) -> tuple[Any, list[str]]:
         """Return the newest value, and what is wrong with the files; changes nothing.
 
-        Raises :class:`~fluss_df.engine.files.files.DamagedError` where neither file is sound.
+        The value is None where there is no file. There is a message for each file that is damaged,
+        missing or of an older generation, though the other one has its value.
 
-        Returns
-        -------
-        tuple
-            The value, None where there is no file; and a message for each file that is damaged,
-            missing or of an older generation, though the other one has its value.
+        Raises :class:`~fluss_df.engine.files.files.DamagedError` where neither file is sound.
         """
         found: dict[Path, Kept] = {}
         problems: dict[Path, str] = {}
@@ -168,7 +153,7 @@ class KeptJson:
                 self.first.unlink()
                 sync_folder(self.first.parent)
                 return
-            # of a later generation than the one that may be on the disk
+            # its generation is later than that of the value that may be on the disk
             self._generation += 2
             write_atomically(self.first, _pack(Kept(self._generation, old.value)))
         except (OSError, FlussError) as error:

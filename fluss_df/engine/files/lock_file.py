@@ -59,16 +59,11 @@ def _lock_bytes(folder: Path) -> bytes:
 
 
 def engine_secret(socket_path: str, folder: Path | None = None) -> FolderSecret | None:
-    """Return what an engine in another process wants to be told; None for one that asks nothing.
+    """Return the secret that an engine in another process asks for; None where it asks for none.
+
+    ``folder`` is where this process has the folder, which may have been renamed since.
 
     Raises NetworkError where it cannot be read: the engine is ending.
-
-    Parameters
-    ----------
-    socket_path
-        The engine's socket.
-    folder
-        Where the folder is by what this process knows: it may have been renamed.
     """
     asks = data_of(socket_path)
     if asks is None:

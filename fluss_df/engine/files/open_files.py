@@ -50,15 +50,10 @@ def allowed_files() -> int:
 
 
 def allow_files() -> int:
-    """Have the operating system allow this process enough open files, as far as the user may.
+    """Have the operating system allow this process as many open files as the user may have.
 
-    Only the soft limit is raised. It is low for programs that use ``select()``, which knows no
-    descriptors above 1,024; servers raise it.
-
-    Returns
-    -------
-    int
-        How many it may have open now.
+    Returns how many it may have open now. Only the soft limit is raised. It is low for programs
+    that use ``select()``, which knows no descriptors above 1,024; servers raise it.
     """
     resource = _limits()
     if resource is not None:
@@ -77,19 +72,16 @@ def allow_files() -> int:
 class OpenFiles(Generic[K]):
     """The users of open files, in the order of their last use; thread safe.
 
-    Parameters
-    ----------
-    most
-        About how many files they may have open together. More are open while those that were used
-        least recently are busy.
+    About ``most`` files may be open together. More are open while those that were used least
+    recently are busy.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        # the one that was used last is the last
+        # in the order of their last use, the latest at the end
         self._used: dict[K, Resting] = {}
-        # those that are closing their files now, which count until they are closed
+        # users that are closing their files now, which count until they are closed
         self._resting: dict[K, Resting] = {}
         self._files = 0
 

@@ -73,23 +73,13 @@ class _Anchor:
 class FolderLock:
     """The ownership of an engine's folder.
 
+    The folder is created where it is missing. ``format`` is the version of its layout. ``lost``
+    says why the folder is owned no more; None while it is. ``secret`` stands in the folder for
+    those who may read it, another one for each owner.
+
     Raises ``STORAGE_EXCEPTION`` at once, when another engine has the folder (its process id is
     named), when the folder is something else, of a newer format, or on a file system that has no
     locks.
-
-    Parameters
-    ----------
-    folder
-        Created where it is missing.
-
-    Attributes
-    ----------
-    format
-        The version of the folder's layout.
-    lost
-        Why the folder is owned no more; None while it is.
-    secret
-        What stands in the folder for those who may read it, another one for each owner.
     """
 
     format: int
@@ -132,8 +122,8 @@ class FolderLock:
             )
         # not inherited: a child must not keep the folder locked
         self._folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        # of its own: RocksDB may outlive the lock, while an iterator is in use, and the number of
-        # this descriptor must not become that of another folder
+        # a descriptor of its own: RocksDB may outlive the lock while an iterator is in use, and the
+        # number of this descriptor must not become that of another folder
         self._anchor = _Anchor(folder)
         self._fd = self._open_file()
         self._lock_folder = lock_file(self._folder_fd)
@@ -248,7 +238,7 @@ class FolderLock:
         try:
             fd = self._open_file()
         except OSError as error:
-            # of descriptors, or of room: the folder is no less this engine's
+            # descriptors or room are lacking: the folder is no less this engine's
             raise disk_refused(f"cannot make {self._path} again", self.folder, error) from error
         if self._lock_folder is None or lock_file(fd) is False:
             os.close(fd)

@@ -34,14 +34,8 @@ class SeldomLogger:
     ) -> None:
         """Log a message; messages of the same text are of one kind, whatever their values.
 
-        Parameters
-        ----------
-        level
-            As of the module ``logging``.
-        text, values
-            The message.
-        error
-            Whose traceback is shown.
+        ``level`` is one of the module ``logging``. ``text`` is formatted with ``values``. The
+        traceback of ``error`` is shown.
         """
         now = time.monotonic()
         with self._lock:

@@ -37,14 +37,9 @@ _OF_USER: Final = "fluss-df-user-"
 
 
 class RuntimeFolder:
-    """A new folder of this user alone, for one engine; locked while its process lives.
+    """A new folder of this user alone, at ``path``, for one engine; locked while its process lives.
 
     Raises ``STORAGE_EXCEPTION`` where none can be made.
-
-    Attributes
-    ----------
-    path
-        The folder.
     """
 
     def __init__(self) -> None:
@@ -127,7 +122,7 @@ def _bases() -> Iterator[str]:
             os.mkdir(own, 0o700)
         if _is_private(own):
             yield own
-        # another user may have made the other one: the new folder is this user's all the same, and
+        # another user may have made this folder: the new one in it is this user's all the same, and
         # clients look whose the socket is
         yield base
 
@@ -159,7 +154,7 @@ def _remove_if_left(folder: str) -> None:
     if not _is_own(folder) or time.time() - os.lstat(folder).st_mtime < _YOUNG_S:
         return
     with _locked(folder):
-        # those of earlier versions are not locked while their process runs, but listen
+        # folders of earlier versions are not locked while their process runs, but it listens
         if _is_of_engine(folder) and not _listens(os.path.join(folder, SOCKET)):
             with contextlib.suppress(OSError):
                 _remove_data(os.readlink(os.path.join(folder, TEMPORARY)))

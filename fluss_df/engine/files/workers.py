@@ -16,11 +16,11 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 _Job = Callable[[], None]
-# of a long loop: how many steps before others get a turn, and for how long
+# the steps of a long loop before other threads get a turn, and the seconds of their turn
 _STEPS: Final = 256
 _SHORT: Final = 4096
 _TURN_S: Final = 0.0002
-# threads that stand aside, at the most, with others in their places
+# the most threads that stand aside, see Workers.aside
 _MOST_ASIDE: Final = 128
 
 
@@ -42,13 +42,7 @@ def give_turn() -> None:
 
 
 class Workers:
-    """A few daemon threads.
-
-    Parameters
-    ----------
-    count
-        Their number; started on first use.
-    """
+    """A few daemon threads, ``count`` of them, which are started on first use."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -117,7 +111,7 @@ class Workers:
             yield
         finally:
             with self._lock:
-                # one thread more than there are to be ends behind its job
+                # there is a thread too many now: one of them ends behind its job
                 self._aside -= steps
 
     def _work(self) -> None:

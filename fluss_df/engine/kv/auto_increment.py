@@ -40,28 +40,19 @@ def check_targets(codec: TableCodec, name: str, targets: Sequence[int] | None) -
 def next_numbers(
     name: str, state: KvState, count: int, block: int, reserve: Callable[[int], int]
 ) -> tuple[Int64s, KvState]:
-    """Return the next numbers of a bucket, and how its store is without them.
+    """Return the next numbers for a bucket, and the state of its store after they are taken.
 
-    Raises ``UNKNOWN_SERVER_ERROR`` where there are none left.
+    More numbers are reserved in multiples of ``block``. ``reserve`` reserves as many numbers of the
+    table for the bucket as it is told, and returns the first.
 
-    Parameters
-    ----------
-    name
-        The name of the bucket, for messages.
-    state
-        Says which numbers the bucket may give.
-    count
-        How many numbers.
-    block
-        In what blocks more are reserved.
-    reserve
-        Reserves numbers of the table: their count -> the first.
+    Raises ``UNKNOWN_SERVER_ERROR`` where the table has no numbers left.
     """
     parts = []
     first, end = state.sequence_next, state.sequence_end
     while count:
         if first >= end:
-            # whole blocks: what is replayed from the log relies on it
+            # always whole blocks: ChangeReplay computes the end of the last one from its highest
+            # number
             blocks = -(-count // block)
             first = reserve(blocks * block)
             end = first + blocks * block
@@ -90,8 +81,8 @@ class Numbering:
     def fill(self, changes: RowChanges, ids: Int64s | None) -> RowChanges:
         """Return changes that were made without numbers, with the numbers of the new rows.
 
-        What is done to a row after it was inserted by the same batch leaves its number; ``ids``
-        are those of :func:`~fluss_df.engine.merge.row_changes.folded`.
+        A row that the batch inserts and then changes keeps its number. ``ids`` are the ids of keys
+        that :func:`~fluss_df.engine.merge.row_changes.folded` takes.
         """
         born = changes.kind == INSERT
         if not born.any():
@@ -100,7 +91,8 @@ class Numbering:
         given = np.full(count, -1, np.int64)
         given[born] = self._take(int(born.sum()))
         order, begins = in_keys(ids, count)
-        # the last row that was inserted for the key of each record, at it or before it
+        # for each record, in key order: the place of the latest insert of its key, up to the record
+        # itself
         last = np.maximum.accumulate(np.where(born[order], np.arange(count), -1))
         after = np.where(last >= begins, given[order][last], -1)
         before = np.where(begins < np.arange(count), np.roll(after, 1), -1)

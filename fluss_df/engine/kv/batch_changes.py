@@ -70,12 +70,8 @@ def read_batch(name: str, data: memoryview) -> KvRecords:
 class ChangeBuilder:
     """Computes what batches change in one bucket; used by one thread at a time.
 
-    Attributes
-    ----------
-    full_image
-        Whether the changelog has the old row of an update.
-    looked_up
-        How many bytes the old rows of the last batch have.
+    ``full_image`` says whether the changelog has the old row of an update. ``looked_up`` is how
+    many bytes the old rows of the last batch have.
     """
 
     def __init__(self, name: str, table: Table, most_bytes: int) -> None:
@@ -99,24 +95,14 @@ class ChangeBuilder:
     ) -> tuple[bytes, Changes, int | None]:
         """Return what a batch changes.
 
+        That is: the batch for the changelog; the new value of each key; and by how many rows the
+        bucket grows, or None if the changelog has no old rows.
+
+        ``records`` says where the rows are in ``data``. ``targets`` and ``overwrite`` are as for
+        :meth:`KvTablet.put`. ``current`` reads the newest values of keys. ``numbers`` returns as
+        many numbers for the auto-increment column as it is told to.
+
         Raises FlussError as :meth:`KvTablet.put`.
-
-        Parameters
-        ----------
-        data, records, codec
-            The batch, where its rows are, and the codec of the table's rows.
-        targets, overwrite
-            As for :meth:`KvTablet.put`.
-        current
-            Reads the newest values of keys.
-        numbers
-            Reserves numbers for the auto-increment column: how many -> the numbers.
-
-        Returns
-        -------
-        tuple
-            The batch for the changelog; the new value of each key; by how many rows the bucket
-            grows, None if the changelog has no old rows.
         """
         numbered = codec.schema.auto_increment
         if numbered:
@@ -198,17 +184,11 @@ class ChangeBuilder:
     def _require_room(self, size: int, rows: int, seen: int = 0) -> None:
         """Refuse a batch whose rows would take too much memory.
 
-        Raises ``RECORD_TOO_LARGE_EXCEPTION``; fluss_df's writers cut the batch and send it again.
+        ``size`` is the bytes of old rows, or of changes, so far; ``rows`` is the number of rows of
+        the whole batch. These bytes belong to ``seen`` of them, from which the error computes the
+        number of rows that it advises; 0 for an error without advice.
 
-        Parameters
-        ----------
-        size
-            The bytes of old rows, or of changes, so far.
-        rows
-            How many rows the batch has.
-        seen
-            How many of its rows these bytes belong to, from which the error computes the advised
-            number of rows; 0 for an error without advice.
+        Raises ``RECORD_TOO_LARGE_EXCEPTION``; fluss_df's writers cut the batch and send it again.
         """
         if size > self._most_bytes and rows > 1:
             fewer = max(1, seen * self._most_bytes // (_ADVISED_SHARE * size))

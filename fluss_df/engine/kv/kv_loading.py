@@ -87,17 +87,12 @@ class StoreLoader:
     def made_again(self, problem: str, damaged: Path, end: int) -> KvStore:
         """Make a RocksDB from the changelog, up to an offset, in place of one that is damaged.
 
+        ``problem`` is what is wrong with the damaged one, for messages. ``damaged`` is its folder,
+        which is removed when the new one is complete and on the disk. Rows are made of the
+        changelog up to the offset ``end``.
+
         Raises :class:`~fluss_df.engine.files.files.DamagedError` where the beginning of the
         changelog has expired; nothing is changed then.
-
-        Parameters
-        ----------
-        problem
-            What is wrong with it, for messages.
-        damaged
-            Its folder, which is removed when the new one is complete and on the disk.
-        end
-            The offset of the changelog up to which rows are made.
         """
         name, start = self._log.name, self._log.start_offset
         if start:

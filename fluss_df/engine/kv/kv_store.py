@@ -35,10 +35,10 @@ STATE_KEY: Final = b""
 FIRST_ROW_KEY: Final = b"\0"
 _STATE: Final = struct.Struct("<Bqqqqqqq")
 _STATE_VERSION: Final = 2
-# of formats 1 and 2, which do not say whose rows they are
+# the state in formats 1 and 2, which do not say whose rows the store has
 _OLD_STATE: Final = struct.Struct("<Bqqqq")
-# memory of a store that is written to; of one that has few changes, which may be one of hundreds:
-# RocksDB allocates a tenth of it at once
+# Bytes of the memory table of a store with many changes, and of one with few: there may be hundreds
+# of these, and RocksDB allocates a tenth at once.
 _MEMTABLE_BYTES: Final = 64 << 20
 _FIRST_MEMTABLE_BYTES: Final = 4 << 20
 _CACHE_BYTES: Final = 256 << 20
@@ -116,10 +116,7 @@ class KvState:
 class KvResources:
     """The resources that an engine's stores share: the cache of blocks, the limit on memory tables.
 
-    Parameters
-    ----------
-    owned
-        The folder that they are in; None where it cannot be renamed meanwhile.
+    ``owned`` is the folder that they are in; None where it cannot be renamed meanwhile.
     """
 
     def __init__(self, owned: FolderLock | None = None) -> None:
@@ -162,7 +159,7 @@ class KvResources:
 class StoreWork(NamedTuple):
     """The disk and memory that a store uses, and its background work."""
 
-    #: of its files and its memory tables
+    #: the bytes of its files and its memory tables
     bytes: int = 0
     running_compactions: int = 0
     pending_compactions: int = 0
@@ -183,8 +180,8 @@ class KvStore:
         self._resources = resources
         self._write_options = rocksdict.WriteOptions()
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
-        # Of what is below; held while RocksDB is opened and closed. An iterator that nobody holds
-        # any more may be collected, and stop using RocksDB, in a thread that has it.
+        # Guards what follows; held while RocksDB is opened and closed. An iterator that nobody
+        # holds any more may be collected, and stop using RocksDB, in a thread that has the lock.
         self._guard = threading.RLock()
         self._users = 0
         self._closed = False
@@ -254,10 +251,7 @@ class KvStore:
     def release_files(self) -> bool:
         """Bring everything to the disk and close RocksDB until it is needed, unless it is in use.
 
-        Returns
-        -------
-        bool
-            Whether it is closed now.
+        Returns whether it is closed now.
         """
         if not self._guard.acquire(blocking=False):
             return False

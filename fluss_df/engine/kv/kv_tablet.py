@@ -53,14 +53,9 @@ _TRIMMED_BYTES: Final = 16 << 20
 class PutResult:
     """Where a batch of changes is in the changelog.
 
-    Attributes
-    ----------
-    log_end_offset
-        The offset behind the last change of the batch.
-    durable_at
-        The offset up to which RocksDB must have the changelog before the request is acknowledged.
-    records
-        How many rows the batch has; 0 for a batch that was written before.
+    ``log_end_offset`` is the offset behind the last change of the batch. RocksDB must have the
+    changelog up to ``durable_at`` before the request is acknowledged. ``records`` is how many rows
+    the batch has; 0 for a batch that was written before.
     """
 
     log_end_offset: int
@@ -87,12 +82,6 @@ class KvTablet:
     ----------
     folder
         The folder of RocksDB.
-    log
-        The changelog of the bucket, opened.
-    table
-        The table of the bucket.
-    resources
-        The caches and limits that the RocksDB stores of an engine share.
     reserve
         Reserves numbers for the table's auto-increment column: how many -> the first of them.
     visible_when_synced
@@ -243,19 +232,14 @@ class KvTablet:
     ) -> PutResult:
         """Write a kv batch.
 
+        ``data`` is the batch as the client sent it. ``targets`` are the positions of the columns of
+        a partial update; None for all columns. With ``overwrite``, rows are replaced whatever the
+        merge engine of the table is.
+
         Raises ``CORRUPT_RECORD_EXCEPTION`` for bytes that are no valid batch,
         ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``, ``SCHEMA_NOT_EXIST``, ``INVALID_TARGET_COLUMN``,
         ``DELETION_DISABLED_EXCEPTION``, ``RECORD_TOO_LARGE_EXCEPTION``, ``STORAGE_EXCEPTION``.
         After an error nothing of the batch is stored.
-
-        Parameters
-        ----------
-        data
-            The batch, as the client sent it.
-        targets
-            Positions of the columns of a partial update; None for all columns.
-        overwrite
-            Whether to replace rows, whatever the merge engine of the table is.
         """
         records = read_batch(self.name, data)
         if not self._visible_when_synced and self._pending_bytes > _PENDING_BYTES:
@@ -361,7 +345,7 @@ class KvTablet:
             overlay: Changes = {}
             for entry in self._pending:
                 overlay.update(entry.changes)
-            # at once: readers look at it without the lock
+            # replaced in one step, as readers look at it without the lock
             self._overlay = overlay
 
     # ---- reading

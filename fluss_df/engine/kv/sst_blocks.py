@@ -2,7 +2,7 @@
 
 Reading all rows compares the checksums of the blocks of rows and of their index. The filter is
 another block: RocksDB reads on without one that is damaged, only slower. What is verified here is
-the list of such blocks before the footer, and each block that it names.
+the metaindex (the list of such blocks, which stands before the footer) and each block in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from fluss_df.record.layout.unaligned import read_varint
 
 _FOOTER_BYTES: Final = 53
 _MAGIC: Final = 0x88E241B785F4CFF7
-# type of checksum, a magic number, checksum of the footer, base of the context, size of the list
+# RocksDB's footer of format 6: checksum type, extended magic, footer checksum, base context
+# checksum, size of the metaindex, padding, format version, magic
 _FOOTER: Final = struct.Struct("<B4sIII24xIQ")
 _CRC32C: Final = 1
 _FIRST_WITH_CONTEXT: Final = 6
@@ -32,7 +33,7 @@ _WORD: Final = 0xFFFFFFFF
 def verify_other_blocks(file: Path) -> None:
     """Verify the blocks of a file that reading its rows leaves out.
 
-    Files of earlier versions, which have another kind of checksum, are passed over.
+    Files of earlier formats, which have another kind of checksum, are passed over.
 
     Raises ``KV_STORAGE_EXCEPTION`` where one is damaged.
     """
@@ -66,18 +67,18 @@ def _sound(block: bytes, base: int, start: int) -> bool:
     """Whether a block with its trailer has the checksum that the trailer says."""
     checksum = masked(google_crc32c.value(block[:-4]))
     if base:
-        # blocks that were exchanged have another place
+        # the block's offset in the file is part of its checksum, so exchanged blocks are found
         checksum += base ^ ((start & _WORD) + (start >> 32))
     return bool(checksum & _WORD == _TRAILER.unpack(block[-5:])[1])
 
 
 def _handles(block: bytes) -> list[tuple[int, int]]:
-    """Return where the blocks of the list begin, and their bytes."""
+    """Return where the blocks of a metaindex begin, and how many bytes each has."""
     restarts = struct.unpack_from("<I", block, len(block) - 4)[0] & 0x7FFFFFFF
     end = len(block) - 4 - 4 * restarts
     at, found = 0, []
     while at < end:
-        _, at = read_varint(block, at)  # shared with the key before
+        _, at = read_varint(block, at)  # how many bytes the key shares with the previous one
         own, at = read_varint(block, at)
         value, at = read_varint(block, at)
         at += own

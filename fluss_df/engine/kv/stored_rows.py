@@ -14,7 +14,7 @@ from fluss_df.engine.kv.sst_blocks import verify_other_blocks
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.kv.rocks_rows import take_values
 
-# of rows read at once: at first, and at the most
+# rows that are read at a time: at first, and at the most
 _FIRST_VALUES: Final = 128
 _READ_VALUES: Final = 1 << 14
 _READ_BYTES: Final = 4 << 20
@@ -51,12 +51,9 @@ def stored_state(folder: Path) -> KvState:
 def stored_rows(folder: Path) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """Iterate over everything that a store has on the disk, verifying its checksums.
 
-    Raises ``KV_STORAGE_EXCEPTION`` where RocksDB cannot read it.
+    Yields keys and their values, in the order of keys, a few MB at a time.
 
-    Yields
-    ------
-    tuple
-        Keys and their values, in the order of keys, a few MB at a time.
+    Raises ``KV_STORAGE_EXCEPTION`` where RocksDB cannot read it.
     """
     with _reading(folder), contextlib.closing(_read_only(folder)) as db:
         rows = db.iter()

@@ -56,7 +56,7 @@ class TieredLogs:
         """Return where the rows of a bucket begin that its lake lacks; None without a lake."""
         if table is None or not has_lake(table):
             return None
-        # before: who holds them asks for the offsets afterwards
+        # read before _held: a backup holds the logs first, and asks for the offsets afterwards
         snapshot = table.lake.get("snapshot", {})
         if not self._held:
             for partition, number, offset in snapshot.get("offsets", []):

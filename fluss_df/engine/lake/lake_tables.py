@@ -19,12 +19,7 @@ LAKE_TABLES: Final = "tables.json"
 class PinnedTable:
     """A table, and the lake snapshot that a backup has of it.
 
-    Attributes
-    ----------
-    id, path
-        The table.
-    snapshot
-        The snapshot; None where nothing was tiered.
+    ``snapshot`` is None where nothing was tiered.
     """
 
     id: int
@@ -36,14 +31,8 @@ class PinnedTable:
 class LakeTableCopy:
     """A lake table as a backup has it; all names are paths below the lake.
 
-    Attributes
-    ----------
-    row
-        Its line among the lake tables.
-    made
-        Files that are made for the backup.
-    files
-        The others, and where they are.
+    ``row`` is its line among the lake tables. ``made`` has the files that are made for the backup.
+    ``files`` has the others, and where they are.
     """
 
     row: Mapping[str, str]

@@ -47,13 +47,7 @@ class _State:
 
 
 class TieringStates:
-    """Gives tables to services; thread safe.
-
-    Parameters
-    ----------
-    tables
-        Returns all tables.
-    """
+    """Gives tables to services; thread safe."""
 
     def __init__(self, tables: Callable[[], Iterable[Table]]) -> None:
         self._tables = tables
@@ -64,10 +58,7 @@ class TieringStates:
     def request(self, may: Callable[[TablePath], bool]) -> tuple[Table, int] | None:
         """Return a table that is due, and its epoch; None where none is.
 
-        Parameters
-        ----------
-        may
-            Whether a table may be tiered now.
+        ``may`` says whether a table may be tiered now.
         """
         with self._lock:
             tables = self._look()

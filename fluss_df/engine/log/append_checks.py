@@ -15,7 +15,7 @@ from fluss_df.record.log.cut import ColumnLayout, read_message
 _MAX_MAGIC: Final = 1
 #: bytes that the columns of one batch may have when they are decompressed
 MOST_BYTES: Final = 1 << 30
-# batches of one bucket in one request
+# the most batches of one bucket in one request
 _MOST_BATCHES: Final = 16 << 10
 # bytes of the smallest record of a row format: its length (4) and its change type (1)
 _LEAST_ROW: Final = 5
@@ -25,14 +25,9 @@ _LEAST_ROW: Final = 5
 class Appended:
     """Where the batches of a request are in the log.
 
-    Attributes
-    ----------
-    base_offset
-        The offset of the first record; -1 if there were no records.
-    durable_at
-        The offset up to which the log must be synced before the request is acknowledged.
-    records
-        How many records were appended; 0 for batches that had been appended before.
+    ``base_offset`` is that of the first record; -1 if there were no records. The log must be synced
+    up to ``durable_at`` before the request is acknowledged. ``records`` is how many were appended;
+    0 for batches that had been appended before.
     """
 
     base_offset: int
@@ -45,17 +40,12 @@ def check_batches(
 ) -> LogHeaders:
     """Check batches that a client appends; return their headers.
 
+    ``name`` is the name of the bucket, for errors. ``records`` has one or more whole batches.
+    ``layouts`` has the Arrow layout of each schema id of the table; None for a log format that is
+    not Arrow.
+
     Raises ``CORRUPT_RECORD_EXCEPTION`` for a batch that is not valid, ``SCHEMA_NOT_EXIST`` for a
     schema id that the table does not have.
-
-    Parameters
-    ----------
-    name
-        The name of the bucket, for messages.
-    records
-        The bytes of one or more whole batches.
-    layouts
-        The Arrow layout of each schema id of the table; None for a log format that is not Arrow.
     """
     try:
         headers = scan_headers(records, ascending=False, most=_MOST_BATCHES)

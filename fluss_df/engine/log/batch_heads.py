@@ -28,10 +28,8 @@ def stamped(
 ) -> list[bytes | memoryview]:
     """Return batches with their offsets and commit timestamp written into their headers.
 
-    Returns
-    -------
-    list
-        Two parts of each batch: its first bytes, which are a copy, and the rest, which is a slice.
+    There are two parts of each batch: its first bytes, which are a copy, and the rest, which is a
+    slice.
     """
     parts: list[bytes | memoryview] = []
     for i in range(len(headers)):

@@ -43,13 +43,8 @@ def dropped(bucket: BucketIds) -> FlussError:
 class BucketRegister:
     """The buckets of one table that rows were written to; thread safe.
 
-    Parameters
-    ----------
-    table_id
-        The table.
-    first, second
-        The files; what is wrong with one of them is put right when a record is added, or by
-        :meth:`put_right`.
+    There are two files. What is wrong with one of them is put right when a record is added, or by
+    :meth:`put_right`.
     """
 
     def __init__(self, table_id: int, first: Path, second: Path) -> None:
@@ -160,10 +155,7 @@ class BucketRegister:
     def put_right(self, partitions: Iterable[int]) -> None:
         """Make the files sound, and forget partitions that were dropped.
 
-        Parameters
-        ----------
-        partitions
-            Those that there are; -1 for the table itself.
+        ``partitions`` are the ids of those that there are; -1 for the table itself.
         """
         with self._lock:
             known = set(partitions)

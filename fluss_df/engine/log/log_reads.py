@@ -30,17 +30,9 @@ class Piece:
 class Stretch:
     """Part of a segment: from the beginning of a batch to the end of what was written.
 
-    Attributes
-    ----------
-    segment
-        The segment.
-    position
-        Where the part begins in it.
-    view
-        Its bytes, a slice of the segment's memory map.
-    digest
-        The digest of the segment's batches up to there, see
-        :mod:`~fluss_df.engine.log.batch_heads`.
+    It begins at ``position`` in the segment. ``view`` is its bytes, a slice of the segment's memory
+    map. ``digest`` is that of the segment's batches before ``position``, see
+    :mod:`~fluss_df.engine.log.batch_heads`.
     """
 
     segment: Segment
@@ -87,24 +79,15 @@ class Stretch:
 def cut_piece(
     stretch: Stretch, offset: int, high: int, max_bytes: int, at_least_one: bool
 ) -> Piece | None:
-    """Return whole batches from the one on that holds an offset.
+    """Return whole batches, beginning with the one that holds an offset.
 
     Batches that were not looked at since their segment was opened are verified.
 
-    Raises FlussError, struct.error for bytes that are no batches.
+    The stretch begins at most an index interval before the offset. Batches that end behind the
+    offset ``high`` are not visible yet. ``max_bytes`` is where to stop; with ``at_least_one``, one
+    batch is returned even where it is larger.
 
-    Parameters
-    ----------
-    stretch
-        From at most an index interval before the offset.
-    offset
-        The first that is wanted.
-    high
-        Batches that end behind this offset are not visible yet.
-    max_bytes
-        Where to stop.
-    at_least_one
-        Return one batch even where it is larger.
+    Raises FlussError, struct.error for bytes that are no batches.
     """
     view = stretch.view
     at = 0

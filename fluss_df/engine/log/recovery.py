@@ -76,23 +76,12 @@ def load_log(
 
     Segments with an index are taken as they are; all others are read and their checksums verified.
 
+    ``name`` is the name of table and bucket, for messages. ``used`` says whether it is known that
+    rows were written to the bucket. ``found`` is what the file ``synced`` says; None to read it
+    here. With ``only_look``, nothing is changed on the disk, and every segment is read.
+
     Raises :class:`~fluss_df.engine.files.files.DamagedError` for damage below what was
     acknowledged, or may have been. Nothing is changed on the disk.
-
-    Parameters
-    ----------
-    folder
-        The folder of the log.
-    name
-        The name of table and bucket, for messages.
-    owner
-        The bucket.
-    used
-        Whether it is known that rows were written to the bucket.
-    found
-        What the file ``synced`` says; read here by default.
-    only_look
-        Change nothing on the disk, and read every segment.
     """
     found = found or find_point(folder, owner)
     foreign = found.point if found.point and found.point.owner not in (None, owner) else None

@@ -33,7 +33,7 @@ def expired(
     for number, segment in enumerate(segments[:-1]):
         written = segment.last_timestamp
         if written > now_ms + _SLACK_MS:
-            # of all of them, so that they do not wait for each other
+            # the times of all files are set right, so that segments do not wait for each other
             written = _file_time(segment.path, now_ms)
         if count == number and written < now_ms - ttl_ms:
             count += 1

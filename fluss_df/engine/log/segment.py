@@ -46,7 +46,7 @@ _MOST_PARTS: Final = 1024
 _MAP: Final[dict[str, Any]] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 # how many bytes are written again at once
 _COPIED_BYTES: Final = 8 << 20
-# of all segments together, where each map keeps a descriptor
+# the most maps of all segments together, where each map keeps a descriptor
 _MOST_MAPS: Final = 256
 
 
@@ -54,14 +54,9 @@ _MOST_MAPS: Final = 256
 class IndexFile:
     """The contents of a segment's index file; it stays valid for the first ``size`` bytes.
 
-    Attributes
-    ----------
-    size, digest, end_offset, last_timestamp
-        Those of the segment when the index file was written.
-    index
-        The sparse index.
-    writers
-        The states of the log's writers at the end of the segment.
+    Size, digest, end offset and last timestamp are those of the segment when the file was written.
+    ``index`` is the sparse index. ``writers`` has the states of the log's writers at the end of the
+    segment.
     """
 
     size: int
@@ -76,13 +71,6 @@ class Segment:
     """A file of batches; its name is the offset of the first.
 
     The file is open for writing from the first append until :meth:`release_files`.
-
-    Parameters
-    ----------
-    folder
-        The folder of the log.
-    base_offset
-        The offset of its first batch.
 
     Attributes
     ----------
@@ -233,19 +221,12 @@ class Segment:
     def append(self, batches: list[bytes | memoryview], headers: LogHeaders, heads: bytes) -> None:
         """Append batches: all of them, or none.
 
+        ``batches`` are the bytes of the batches, in parts. ``headers`` have the values that are
+        written; the first batch begins at position 0. ``heads`` are the first ``HEAD_BYTES`` bytes
+        of each batch, see :mod:`~fluss_df.engine.log.batch_heads`.
+
         Raises OSError when the disk did not take them all. What was written is cut off again; if
         that fails, the segment is :attr:`torn`. Raises FlussError when the file cannot be opened.
-
-        Parameters
-        ----------
-        batches
-            The bytes of the batches, in parts.
-        headers
-            The headers of the batches, with the values that are written; the first one begins at
-            position 0.
-        heads
-            The first ``HEAD_BYTES`` bytes of each batch, see
-            :mod:`~fluss_df.engine.log.batch_heads`.
         """
         fd = self.fd
         total = sum(len(part) for part in batches)
@@ -421,12 +402,8 @@ class FileCopy:
 class LogCopy:
     """The files of a log at one moment.
 
-    Attributes
-    ----------
-    segments
-        The segments, in their order.
-    point
-        The contents of the file ``synced`` that belongs to them.
+    ``segments`` are in their order. ``point`` is the contents of the file ``synced`` that belongs
+    to them.
     """
 
     segments: list[FileCopy]

@@ -36,21 +36,9 @@ class SparseIndex:
     def add(self, headers: LogHeaders, shift: int, heads: bytes, digest: int) -> int:
         """Add entries for batches that were written behind the others.
 
-        Parameters
-        ----------
-        headers
-            The headers of the batches.
-        shift
-            The position in the segment at which the first batch begins.
-        heads
-            The first ``HEAD_BYTES`` bytes of each batch.
-        digest
-            The digest of the batches before these.
-
-        Returns
-        -------
-        int
-            The digest of all batches, these among them.
+        Returns the digest of all batches; ``digest`` is that of the batches before these. The first
+        of the new batches begins at position ``shift`` of the segment. ``heads`` are the first
+        ``HEAD_BYTES`` bytes of each.
         """
         last = self.positions[-1] if self.positions else -_INDEX_INTERVAL
         done = 0

@@ -39,7 +39,7 @@ _POINT: Final = struct.Struct("<8sqqqqqqqqII")
 _CRC: Final = struct.Struct("<I")
 _POINT_BYTES: Final = _POINT.size + _CRC.size
 _SECTOR: Final = 512
-# of formats 1 and 2
+# the file in formats 1 and 2
 _OLD: Final = struct.Struct("<8sqqq")
 _OLD_MAGIC: Final = b"FDFSYNC1"
 _HAS_DIGEST: Final = 1
@@ -65,7 +65,7 @@ class BucketIds(NamedTuple):
         return f"bucket {self.bucket} ({partition}table {self.table})"
 
 
-# of a log that is used without a table
+# the ids of a log that is used without a table
 NO_BUCKET: Final = BucketIds(-1, -1, -1)
 
 

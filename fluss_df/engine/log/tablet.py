@@ -163,18 +163,13 @@ class Tablet:
     def append(self, records: memoryview, layouts: Mapping[int, ColumnLayout | None]) -> Appended:
         """Write the batches of one request behind the log.
 
+        ``records`` has one or more log batches, as the client sent them. ``layouts`` has the Arrow
+        layout of each schema id of the table; None for a table whose log format is not Arrow.
+
         Raises ``CORRUPT_RECORD_EXCEPTION`` for bytes that are not valid batches,
         ``OUT_OF_ORDER_SEQUENCE_EXCEPTION`` for a gap in a writer's sequence, ``SCHEMA_NOT_EXIST``
         for a schema id that the table does not have, ``STORAGE_EXCEPTION`` when the disk refuses,
         ``UNKNOWN_SERVER_ERROR`` when it is full. After an error nothing of the request is stored.
-
-        Parameters
-        ----------
-        records
-            One or more log batches, as the client sent them.
-        layouts
-            The Arrow layout of each schema id of the table; None for a table whose log format is
-            not Arrow.
         """
         if not len(records):
             return Appended(-1, 0)
@@ -298,27 +293,15 @@ class Tablet:
     def read(
         self, offset: int, max_bytes: int, at_least_one: bool, *, partial: bool = False
     ) -> Piece | None:
-        """Return whole batches, beginning with the batch that holds an offset.
+        """Return whole batches of one segment, beginning with the batch that holds an offset.
 
-        Raises ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` for another offset; ``STORAGE_EXCEPTION`` when
-        bytes of the log have changed on the disk.
+        Returns None at the high watermark, or if no batch fits ``max_bytes``. With
+        ``at_least_one``, the first batch is returned even if it is larger. With ``partial``, the
+        beginning of the first batch is returned if the whole batch does not fit: it tells the
+        client that there is more, and the client then asks for this bucket alone.
 
-        Parameters
-        ----------
-        offset
-            From the start offset to the high watermark.
-        max_bytes
-            How many bytes to return at the most.
-        at_least_one
-            Whether to return the first batch even if it has more than ``max_bytes``.
-        partial
-            Whether to return the beginning of the first batch if the whole batch does not fit: it
-            tells the client that there is more, and the client then asks for this bucket alone.
-
-        Returns
-        -------
-        Piece or None
-            Batches of one segment; None at the high watermark, or if no batch fits.
+        Raises ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` for an offset below the start offset or above
+        the high watermark; ``STORAGE_EXCEPTION`` when bytes of the log have changed on the disk.
         """
         with self._lock:
             high = self._require_range(offset)
@@ -406,13 +389,10 @@ class Tablet:
     def expire(self, now_ms: int, ttl_ms: int, tiered: int | None = None) -> int:
         """Delete the segments that :func:`~fluss_df.engine.log.retention.expired` counts.
 
+        Returns how many segments were deleted.
+
         Raises FlussError when the disk refuses. The next call tries again to remove the files that
         are left.
-
-        Returns
-        -------
-        int
-            How many segments were deleted.
         """
         with self._lock:
             self._writers.expire(now_ms)
@@ -466,10 +446,7 @@ class Tablet:
     def release_files(self) -> bool:
         """Sync the log and close its files until they are needed again, unless it is in use.
 
-        Returns
-        -------
-        bool
-            Whether the log has no file open now.
+        Returns whether the log has no file open now.
         """
         if not self._lock.acquire(blocking=False):
             return False

@@ -13,7 +13,7 @@ _REMEMBERED = 5
 # Writers that are active are among the last ones.
 _MOST_WRITERS = 16 << 10
 _LAST_SEQUENCE = 2**31 - 1
-# as long as Apache Fluss remembers a writer that writes no more
+# milliseconds for which a writer is remembered that writes no more, as in Apache Fluss
 EXPIRATION_MS = 7 * 24 * 3600 * 1000
 
 
@@ -63,16 +63,10 @@ class WriterStates:
     def duplicate_of(self, bucket: str, headers: LogHeaders, base: int) -> int | None:
         """Return the offset of a request that was written before; None for a new one.
 
-        Raises ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``, ``CORRUPT_RECORD_EXCEPTION``.
+        ``bucket`` is the name of the bucket, for errors. ``base`` is the offset that the first of
+        the request's batches would get.
 
-        Parameters
-        ----------
-        bucket
-            The name of the bucket, for messages.
-        headers
-            The headers of the request's batches.
-        base
-            The offset that the first of them would get.
+        Raises ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``, ``CORRUPT_RECORD_EXCEPTION``.
         """
         writer_id = int(headers.writer_id[0])
         if writer_id == NO_WRITER_ID:

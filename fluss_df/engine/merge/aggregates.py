@@ -197,7 +197,7 @@ def _accumulate(function: np.ufunc, numbers: npt.NDArray[Any], begins: Int64s) -
     for step in range(1, min(_SIDE_BY_SIDE, int(place.max(initial=0)) + 1)):
         at = np.flatnonzero(place == step)
         numbers[at] = function(numbers[at - 1], numbers[at])
-    # of longer runs the rest
+    # the rest of longer runs
     for start in np.flatnonzero(place == _SIDE_BY_SIDE).tolist():
         rest = slice(start - 1, int(np.searchsorted(begins, begins[start], "right")))
         function.accumulate(numbers[rest], out=numbers[rest])

@@ -31,14 +31,8 @@ DELETE_BEHAVIOR: Final = "table.delete.behavior"
 class Chains:
     """What happens to the keys of a batch: of each its old value, then its records in their order.
 
-    Attributes
-    ----------
-    values
-        All of these; none where there is no old value, and for a delete.
-    heads
-        Where the old values stand.
-    key
-        The number of the key of each.
+    ``values`` are all of these; none where there is no old value, and for a delete. ``heads`` are
+    the places of the old values. ``key`` is the number of the key of each value.
     """
 
     values: Places
@@ -230,16 +224,10 @@ def merge_engine(
 ) -> Replace:
     """Return the engine of a table for a request.
 
-    Raises ``INVALID_TARGET_COLUMN`` for target columns that cannot be.
+    ``targets`` are the positions of the columns that the request writes; None for all. With
+    ``overwrite``, the request asks for the default engine, whatever the table has.
 
-    Parameters
-    ----------
-    table, codec
-        The table, and how its rows are encoded.
-    targets
-        Positions of the columns that the request writes; None for all.
-    overwrite
-        Whether the request asks for the default engine, whatever the table has.
+    Raises ``INVALID_TARGET_COLUMN`` for target columns that cannot be.
     """
     properties = table.descriptor.properties
     kind = properties.get(MERGE_ENGINE, "").lower()

@@ -37,12 +37,8 @@ _CRC_AT: Final = 21
 class RowChanges:
     """The change that each record of a batch makes.
 
-    Attributes
-    ----------
-    before, after
-        The value of its key before and after it; -1 for none.
-    kind
-        0 for nothing, :data:`INSERT`, :data:`UPDATE_AFTER` or :data:`DELETE`.
+    ``before`` and ``after`` are the value of its key before and after it; -1 for none. ``kind`` is
+    0 for nothing, else :data:`INSERT`, :data:`UPDATE_AFTER` or :data:`DELETE`.
     """
 
     before: Places
@@ -58,14 +54,9 @@ class RowChanges:
 def replaced(old: Places, new: Places, ids: Int64s | None) -> RowChanges:
     """Return what records do where the newest always counts.
 
-    Parameters
-    ----------
-    old
-        The value that is stored for the key of each record (of each key where there are ids).
-    new
-        The value of each record; none for a delete.
-    ids
-        The number of each record's key among the keys of the batch; None where all differ.
+    ``old`` has the value that is stored for the key of each record (of each key where there are
+    ids). ``new`` has the value of each record; none for a delete. ``ids`` has the number of each
+    record's key among the keys of the batch; None where all keys differ.
     """
     before = old
     if ids is not None:
@@ -110,7 +101,7 @@ def folded(
 
 
 def in_keys(ids: Int64s | None, count: int) -> tuple[Int64s, Int64s]:
-    """Return records by key, and for each where those of its key begin in that order."""
+    """Return the order of records by key, and for each place in it where its key begins."""
     if ids is None:
         return np.arange(count), np.arange(count)
     order = np.argsort(ids, kind="stable")
@@ -180,7 +171,7 @@ def change_batch(
     length = HEADER_SIZE + len(kinds) + len(body) - OVERHEAD
     _LENGTH.pack_into(header, 8, length)
     crc = google_crc32c.value(bytes(header[CRC_START:]) + kinds)
-    # NumPy's view: of others, the library takes bytes alone
+    # as a view of NumPy: of other buffers, google_crc32c takes only bytes
     crc = google_crc32c.extend(crc, np.frombuffer(body, np.uint8)) if len(body) else crc
     _CRC.pack_into(header, _CRC_AT, crc)
     return b"".join((header, kinds, body))

@@ -132,7 +132,7 @@ class ValuePool:
         start = self._size
         there = [value for value in values if value is not None]
         if there:
-            # in one copy: old values are by far the most of what many batches have to do with
+            # joined in one copy: old values are by far the most bytes of many batches
             held = self._data[:start].data
             self._data = np.frombuffer(bytearray().join((held, *there, bytes(SLACK))), np.uint8)
             self._size = len(self._data) - SLACK

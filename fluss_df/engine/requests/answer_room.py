@@ -8,24 +8,19 @@ from typing import Final
 from fluss_df.engine.files.workers import give_turn, paced
 from fluss_df.errors import ErrorCode, FlussError
 
-# keys that are read at once before anything is known of the size of their values; and at the most
+# keys that are read at a time: before the sizes of their values are known, and at the most
 _FIRST_KEYS: Final = 8
 _MOST_KEYS: Final = 8192
-# of a value besides its bytes, while it is an object
+# the bytes of a value's object besides those of the value
 _OBJECT_BYTES: Final = 48
 
 Read = Callable[[list[bytes]], list[bytes | None]]
 
 
 class AnswerRoom:
-    """The bytes that are left for the values of one answer.
+    """The bytes that are left for the values of one answer, of ``most`` bytes at first.
 
-    Parameters
-    ----------
-    most
-        Their bytes.
-    way_out
-        What its reader can do instead, for the error.
+    ``way_out`` is what its reader can do instead, for the error.
     """
 
     def __init__(self, most: int, way_out: str) -> None:
@@ -50,13 +45,6 @@ class AnswerRoom:
         """Return the value of each key, each value once in memory however often it is asked for.
 
         Raises FlussError as :meth:`take`.
-
-        Parameters
-        ----------
-        read
-            Returns the values of keys.
-        keys
-            The keys.
         """
         wanted = list(dict.fromkeys(keys))
         found: list[bytes | None] = []
@@ -74,7 +62,7 @@ class AnswerRoom:
             return found
         by_key = dict(zip(wanted, found, strict=True))
         values = [by_key[key] for key in keys]
-        # those that are there more than once
+        # values that are in the answer more than once
         self.take(_size(values) - _size(found))
         return values
 

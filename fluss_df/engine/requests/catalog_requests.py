@@ -92,7 +92,7 @@ class CatalogRequests:
         tables = Counter(table.path.database_name for table in catalog.all_tables())
         response = pb.ListDatabasesResponse()
         for name in names:
-            # one may be dropped meanwhile
+            # a database may be dropped meanwhile
             with contextlib.suppress(FlussError):
                 response.database_summary.add(
                     database_name=name,

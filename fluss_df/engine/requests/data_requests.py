@@ -51,12 +51,12 @@ logger = logging.getLogger(__name__)
 _CLIENT: Final = -1
 _EARLIEST_OFFSET: Final = -2
 _MAX_WAIT_MS: Final = 600_000
-# how many times what a request asks for may be looked at where it lies, for some of its columns
+# A request for some columns may look at this many times the bytes that it asks for.
 _PROJECTION_FACTOR: Final = 8
 _LENGTH_SIZE: Final = 4
-# of a request that waits: what is made of it is kept meanwhile
+# the largest request that is kept parsed while it waits; a larger one is parsed again
 _KEPT_BYTES: Final = 1 << 10
-# of an answer, and how large they become when they are put together
+# an answer of more parts has its small ones joined, to pieces of this many bytes
 _MANY_PARTS: Final = 1 << 10
 _PIECE_BYTES: Final = 64 << 10
 
@@ -126,7 +126,7 @@ def fetch_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
     return None if request.max_wait_ms else _read_all(engine, request, in_place=True)[0]
 
 
-# of an answer: what :func:`_read_all` returns
+# the answer to a fetch: what :func:`_read_all` returns
 _Answer = tuple[list[Buffer], int, bool]
 
 
@@ -214,7 +214,8 @@ def _read_all(
             except FlussError as error:
                 at_once = True
                 set_error(answer, error)
-            # of many buckets, objects that are kept until the end cost time: Python collects them
+            # objects of many buckets that are kept until the end cost time: Python's collector
+            # looks at them
             if in_place:
                 reply.buckets.append(bucket)
             else:
@@ -288,7 +289,7 @@ def _read(
             answer.filtered_end_offset = found.end
         reply.records = found.parts
         return
-    # it is for what is sent, which is a part of what is read
+    # the room is for what is sent, and that is only a part of what is read
     most = room if columns is None else room * _PROJECTION_FACTOR
     piece = tablet.read(offset, most, at_least_one=taken == 0, partial=columns is None)
     answer.high_watermark = tablet.high_watermark
@@ -361,21 +362,11 @@ def project(
 ) -> list[Buffer]:
     """Return batches with some of their columns; the buffers stay slices.
 
-    As in Fluss, the checksum of the whole batch stays, and is of no use to the reader.
+    As in Fluss, the checksum of the whole batch stays, and is of no use to the reader. ``layouts``
+    says where the columns are in batches of each schema. At most ``room`` bytes are returned; with
+    ``at_least_one``, one batch is returned even where it is larger.
 
-    Parameters
-    ----------
-    piece, columns, layouts
-        The batches, the columns wanted, and where these are in batches of each schema.
-    room
-        The most bytes that are returned.
-    at_least_one
-        Return one batch even where it is larger.
-
-    Raises
-    ------
-    FlussError
-        ``INVALID_COLUMN_PROJECTION`` where a batch was written before a column was added.
+    Raises ``INVALID_COLUMN_PROJECTION`` where a batch was written before a column was added.
     """
     headers, data = piece.headers, piece.data
     parts: list[Buffer] = []

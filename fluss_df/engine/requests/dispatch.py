@@ -57,7 +57,7 @@ _LOOKED_AT_HERE: Final = 1 << 20
 # about what a bucket in an answer takes in memory
 _BUCKET_BYTES: Final = 256
 
-# requests that are answered for who asks
+# requests that change or list rights, for which the asking user's own rights count
 _ABOUT_RIGHTS: Final = (api.CREATE_ACLS, api.LIST_ACLS, api.DROP_ACLS)
 # questions that are answered from memory, on any thread
 _AT_ONCE: Final = (
@@ -218,7 +218,7 @@ class Dispatcher:
         if isinstance(message, pb.ListOffsetsRequest):
             partition = partition_of(message)
             buckets = (TableBucket(message.table_id, b, partition) for b in message.bucket_id)
-            # opening one may mean to recover it
+            # to open a bucket may mean to recover it, which takes time
             if not self.engine.are_open(buckets):
                 return None
         began = time.monotonic()
@@ -269,7 +269,7 @@ class Dispatcher:
         # these read and write bytes, and wait on the event loop
         rest: Awaitable[list[Buffer]]
         if kind in (api.PRODUCE_LOG, api.PUT_KV):
-            # they are large by their rows, and count their buckets themselves
+            # these requests are large by their rows, and count their buckets themselves
             rest = await handler(self.engine, request.body, rights)
             return rest
         large = await self._is_large(kind, request.body)
@@ -286,7 +286,7 @@ class Dispatcher:
             return [_answer(self._api_versions, _parse(kind, request.body), session)]
         more: tuple[object, ...] = ()
         if kind is api.GET_METADATA:
-            # it says where its peer reaches the server
+            # its answer says where the peer reaches the server
             more = (session,)
         elif kind in _ABOUT_RIGHTS:
             more = (self._rights_to_rights(session),)

@@ -15,7 +15,7 @@ from fluss_df.pushdown.batch_filter import BatchFilter
 from fluss_df.record.layout.headers import HEADER_SIZE, LogHeaders, scan_headers
 
 _CHUNK: Final = 1 << 20
-# as much of a log is looked at in one request, before its client hears how far that was
+# the most of a log that one request looks at, before its client hears how far that was
 _MOST_SEGMENTS: Final = 16
 _MOST_BYTES: Final = 256 << 20
 _STATISTICS_AT: Final = HEADER_SIZE + 4
@@ -25,12 +25,8 @@ _STATISTICS_AT: Final = HEADER_SIZE + 4
 class FilteredRead:
     """The batches of a part of a log that a filter leaves.
 
-    Attributes
-    ----------
-    parts
-        Whole batches one after the other, as slices of the segment's memory map.
-    end
-        The offset up to which batches were left out, if that is behind the batches in ``parts``.
+    ``parts`` are whole batches one after the other, as slices of the segment's memory map. ``end``
+    is the offset up to which batches were left out, if that is behind the batches in ``parts``.
     """
 
     parts: list[Buffer]
@@ -49,21 +45,11 @@ def read_filtered(
     As on a Fluss server, one batch is returned however large it is, batches come from one segment,
     and segments without any are passed over.
 
+    ``offset`` is between the start of the log and its high watermark. ``cut`` returns what to
+    return of each batch; None for all of it.
+
     Raises FlussError as :meth:`Tablet.read`. Batches that were left out were verified as well:
     damaged statistics would hide rows.
-
-    Parameters
-    ----------
-    tablet
-        The log.
-    offset
-        Where to begin, between its start and its high watermark.
-    max_bytes
-        Where to stop.
-    batch_filter
-        The filter.
-    cut
-        What to return of each batch; None for all of it.
     """
     high, stretches = tablet.stretches(offset)
     end: int | None = None

@@ -47,9 +47,9 @@ _VALUES_FIELD = 5
 _VALUE_FIELD = 1
 # bytes of a value from which on it costs less to send than to copy it
 _LARGE = 16 << 10
-# of an answer that is not put together on the event loop
+# an answer with more values is put together by a worker, and not on the event loop
 _MANY_VALUES = 16 << 10
-# of a request that is answered on the thread of who asks, in this process
+# the largest request of this process that is answered on the asking thread
 _AT_ONCE_BYTES: Final = 4 << 10
 # about what a list of values takes in memory besides them
 _LIST_BYTES = 128
@@ -103,7 +103,7 @@ def lookup_at_once(engine: Engine, body: pa.Buffer) -> list[Buffer] | None:
     request = parse_request(LOOKUP, body)
     if request.insert_if_not_exists:
         return None
-    # opening one may mean to recover it
+    # to open a bucket may mean to recover it, which takes time
     if not engine.are_open(bucket_of(request.table_id, part) for part in request.buckets_req):
         return None
     response: list[Buffer] = []
@@ -122,7 +122,7 @@ def _lookup_all(
     elif rights is not None:
         refusal = rights.refusal_by_id(OperationType.READ, request.table_id)
         if refusal is not None:
-            # as a server answers: for each bucket
+            # Fluss's servers give the error for each bucket
             return request, [refusal for _ in request.buckets_req]
     return request, _lookup_each(engine, request)
 

@@ -51,7 +51,7 @@ class Scans:
         engine.before_ends(self.end)
         engine.at_checks(self.expire)
         self._scans: dict[bytes, _Scan] = {}
-        # given up: when, and of which bucket
+        # scans that were given up: when, and of which bucket
         self._expired: dict[bytes, tuple[float, TableBucket]] = {}
         self._lock = threading.Lock()
 
@@ -186,7 +186,7 @@ class Scans:
             scan = self._scans.get(scanner_id)
             expired = self._expired.get(scanner_id)
         if scan is None and expired is not None:
-            # one of a table that was dropped says so
+            # raises where the table was dropped
             self._engine.kv_bucket(expired[1], scans=True)
             raise FlussError(
                 "Scanner session has expired due to inactivity. Please start a new scan.",
@@ -229,7 +229,7 @@ def _take(scan: _Scan, size: int) -> bytes:
     taken = len(first) + 4
     left = (scan.left if scan.left >= 0 else _NO_LIMIT) - 1
     while taken < size and left:
-        # as many as fit, if they are as large as those before
+        # as many values as fit, if they are as large as those before
         fit = (size - taken) * len(values) // taken + 1
         some = list(itertools.islice(scan.values, min(_TOGETHER, left, fit)))
         if not some:

@@ -21,9 +21,9 @@ from fluss_df.protocol import api
 from fluss_df.protocol.wire import BYTES, FIXED32, FIXED64, VARINT, next_field
 
 _MB: Final = 1 << 20
-# of requests that carry rows
+# requests that carry rows
 _ROWS: Final = frozenset({api.PRODUCE_LOG.key, api.PUT_KV.key})
-# of requests that name one thing, or a few servers or settings
+# the most bytes of requests that name one thing, or a few servers or settings
 _SMALL: Final = 64 << 10
 _SIZES: Final = {
     **{
@@ -62,7 +62,7 @@ _CONTINUED: Final = 0x80
 _CHANCE: Final = 16 << 10
 _TEXTS: Final = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
 _DEPTH: Final = 100
-# looked at at once
+# bytes that are looked at before other threads get a turn
 _STEP_BYTES: Final = 256 << 10
 # fields that are walked before others get a turn: 0.1 ms
 _STEP_FIELDS: Final = 256
@@ -120,7 +120,7 @@ def _shape_of(message: Descriptor, above: tuple[str, ...]) -> _Shape:
             number = inner is None and field.type not in _TEXTS
             repeated[field.number] = number
             packed |= number
-            # of another wire type they are unknown fields, which nothing is made of
+            # with another wire type they are unknown fields, which nothing is made of
             wires = (VARINT, FIXED64, BYTES, FIXED32) if number else (BYTES,)
             tags |= {field.number << 3 & 0x7F | wire for wire in wires}
         if inner is not None:
@@ -177,7 +177,7 @@ def check_entries(kind: api.Api[Any, Any], body: pa.Buffer) -> None:
             walked += 1
             if not walked % _STEP_FIELDS:
                 give_turn()
-            # by far the most: a short repeated text, key or message without parts
+            # by far the most fields are these: a short repeated text, key or message without parts
             head = data[at]
             number = head >> 3
             if (

@@ -47,21 +47,12 @@ def parse_rows(
 ) -> tuple[RowsT, list[memoryview]]:
     """Read a request; its records stay slices of the body, and are missing in the message.
 
+    ``request`` is an empty message, which is filled and returned; ``name`` is that of the kind of
+    request, for errors. ``buckets_field`` is the number of its field with what is for a bucket.
+    ``rights`` are those of the user who sent it; None allows everything.
+
     Raises ``AUTHORIZATION_EXCEPTION``; :class:`ProtocolError` where the bytes are not such a
     message; ``RECORD_TOO_LARGE_EXCEPTION`` where it has too many fields; ``INVALID_REQUIRED_ACKS``.
-
-    Parameters
-    ----------
-    request
-        An empty message, which is returned.
-    name
-        The name of the kind of request, for messages.
-    buckets_field
-        The number of its field with what is for a bucket.
-    body
-        Its bytes.
-    rights
-        The rights of the user who sent it; None allows everything.
     """
     data = memoryview(body).cast("B")
     _count_fields(data, name)
@@ -120,14 +111,8 @@ async def write_each(
     Returns the request, and an awaitable of the results: of a large request they are written
     later, and what comes behind it to another bucket does not wait.
 
-    Parameters
-    ----------
-    engine
-        Where to write.
-    parse
-        Returns the request, and the records of each of its buckets.
-    write
-        Writes records into a bucket.
+    ``parse`` returns the request, and the records of each of its buckets. ``write`` writes records
+    into a bucket.
     """
 
     def begin() -> tuple[RowsT, list[memoryview], list[WrittenT | FlussError] | None]:
@@ -216,7 +201,7 @@ async def acknowledge(
 
     # a few side by side: a request of very many buckets must not have all threads
     shares = [durable(first) for first in range(min(_SHARES, len(buckets)))]
-    # one takes no task
+    # a single share needs no task
     refusals = await (shares[0] if len(shares) == 1 else _put_together(shares, len(buckets)))
     for part, result, refused in zip(request.buckets_req, results, refusals, strict=True):
         answer = answer_to(response, part)

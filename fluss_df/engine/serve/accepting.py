@@ -34,16 +34,9 @@ class Acceptor:
     Not asyncio's server: without descriptors, that tries a hundred times at once, logs each, and
     doubles its tries. Here accepting pauses, and a peer that does nothing has to go.
 
-    Parameters
-    ----------
-    listening
-        The socket, which is closed with this.
-    connections
-        Say whether there is room.
-    make
-        Makes the protocol of a connection, by its peer's address.
-    tls
-        Shakes hands with peers; None where they come without TLS.
+    The listening socket is closed with this. ``connections`` says whether there is room. ``make``
+    makes the protocol of a connection, by its peer's address. ``tls`` shakes hands with peers; None
+    where they come without TLS.
     """
 
     def __init__(
@@ -60,7 +53,8 @@ class Acceptor:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._opening: set[asyncio.Task[None]] = set()
-        # given back to take, and close, who waits when there are no others
+        # a descriptor in reserve: it is given back to accept, and close, a waiting peer when there
+        # are no others
         self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         listening.setblocking(False)
         listening.listen(_BACKLOG)
@@ -96,11 +90,12 @@ class Acceptor:
             task = self._loop.create_task(self._open(peer, name))
         else:
             task = self._loop.create_task(self._encrypt(peer, name, self._tls.context()))
-            # it counts, and may be closed for another one, before hands are shaken
+            # a peer counts, and may be closed for another one, before hands are shaken
             guest = Handshake(name, self._loop.time(), task)
             self._connections.shaking.add(guest)
             task.add_done_callback(lambda _: self._connections.shaking.discard(guest))
-            # of a task that was cancelled before its first step; another one has let go of it
+            # closes the peer of a task that was cancelled before its first step; any other task has
+            # let go of its peer
             task.add_done_callback(lambda _: peer.close())
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)

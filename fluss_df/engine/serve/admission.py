@@ -15,19 +15,20 @@ from fluss_df.engine.serve.memory_limit import MemoryLimit
 
 logger = SeldomLogger(logging.getLogger(__name__))
 
-# how long after its last byte a connection is closed for another one: where it asked for nothing
-# yet (one that did not say who it is may be closed sooner), and where it did
+# seconds of silence after which a connection may be closed to make room: _NEW_S before its first
+# request (sooner where it did not say who it is), _IDLE_S after it
 _NEW_S: Final = 1.0
 _IDLE_S: Final = 10.0
+# the most new connections that are closed for one that comes
 _CLOSED_AT_ONCE: Final = 16
-# of the descriptors that the process may have, the part for connections: a quarter
+# connections may use 1/4 of the file descriptors of the process
 _FILES_PART: Final = 4
 _LEAST_CONNECTIONS: Final = 8
 _SWEEP_S: Final = 5.0
 
 
 class Peer(Protocol):
-    """A connection, as far as it is let in and closed."""
+    """What this module needs of a connection."""
 
     #: where it is; "" for one by the Unix socket
     address: str
@@ -246,7 +247,7 @@ class Connections(Generic[PeerT]):
         return self.memory.crowded or self.answers.crowded
 
     async def close(self) -> None:
-        """Close all; what is being done is finished first, for a moment."""
+        """Close all connections, after waiting up to a second for requests under way."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         open_now = list(self.open)

@@ -16,14 +16,8 @@ class Channel:
 
     Requests are begun in their order; answers are given as they come.
 
-    Parameters
-    ----------
-    dispatcher, session
-        Who answers, and whom.
-    answered
-        Called on the engine's thread with the id of a request and its answer.
-    ended
-        Called there once there will be no more answers.
+    ``answered`` is called on the engine's thread with the id of a request and its answer. ``ended``
+    is called there once there will be no more answers.
     """
 
     def __init__(

@@ -33,13 +33,13 @@ logger = SeldomLogger(logging.getLogger(__name__))
 
 # requests that wait for their turn, before no more is received
 _QUEUED: Final = 16
-# of a peer that has not said who it is
+# the largest request of a peer that has not said who it is
 _UNTRUSTED_BYTES: Final = 64 << 10
 # requests whose answers are made in memory, and are large at times
 _MADE: Final = {LOOKUP.key, PREFIX_LOOKUP.key, LIMIT_SCAN.key, SCAN_KV.key}
 # what is said before anything is asked for
 _GREETINGS: Final = {API_VERSIONS.key, AUTHENTICATE.key}
-# of an answer, given to a socket at once
+# bytes of an answer that are given to a socket at a time
 _STEP_BYTES: Final = 256 << 10
 # taken from a socket at once: new memory makes a megabyte take 3 to 10 ms, for which all wait
 _RECEIVED_BYTES: Final = 256 << 10
@@ -51,7 +51,8 @@ _SMALL_HELD: Final = 256 << 10
 _FETCH_GROWTH: Final = 10
 _METADATA_GROWTH: Final = 64
 _GROWS_FROM: Final = 1 << 10
-# of a request that holds memory others wait for, the part that has to come in each stalled_s
+# while others wait for memory, this part (1/8) of a request that holds some has to come in each
+# stalled_s
 _PART_IN_TIME: Final = 8
 
 
@@ -93,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stall: asyncio.TimerHandle | None = None
         self._moved = 0.0
         self._left_unsent = 0
-        # bytes that came since a time
+        # bytes that came since the time _came_since
         self._came = 0
         self._came_since = 0.0
         self.worker: asyncio.Task[None] | None = None

@@ -13,15 +13,7 @@ class MemoryLimit:
     Requests are received in the order in which they asked for room. A request that is larger than
     the whole limit is received when nothing else is held.
 
-    Parameters
-    ----------
-    limit
-        The bytes.
-
-    Attributes
-    ----------
-    held
-        How many are taken.
+    ``limit`` is the bytes; ``held`` is how many of them are taken.
     """
 
     def __init__(self, limit: int) -> None:
@@ -72,19 +64,8 @@ class MemoryLimit:
 class Room:
     """Bytes of a limit that one answer has, from before it is made until it is sent.
 
-    Parameters
-    ----------
-    limit
-        Whose bytes.
-    size
-        How many it will have, as far as that is known.
-    at_once
-        It waits for nobody: it is small.
-
-    Attributes
-    ----------
-    size
-        How many it has.
+    ``size`` is how many. At first that is how many the answer will have, as far as that is known.
+    With ``at_once`` it does not wait for room, as it is small.
     """
 
     def __init__(self, limit: MemoryLimit, size: int, *, at_once: bool = False) -> None:

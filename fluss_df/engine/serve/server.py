@@ -38,7 +38,7 @@ from fluss_df.protocol.api import Api, RequestT, ResponseT
 from fluss_df.protocol.frames import Request
 
 T = TypeVar("T")
-# for which opening waits for partitions
+# seconds that opening waits for partitions to be created
 _PARTITIONS_S: Final = 2.0
 
 
@@ -161,7 +161,8 @@ class EngineServer(Closing):
         if listening is None:
             return
         bound = int(listening.getsockname()[1])
-        # of all of this machine's addresses, each peer is told the one that it came to
+        # where it listens on all addresses of this machine, each peer is told the one that it came
+        # to
         shown = "" if host == "0.0.0.0" else host
         self._accept(
             listening, lambda address: Session(shown, bound, self._users, address=address), tls
@@ -338,14 +339,14 @@ class EngineServer(Closing):
         FlussError
             When data could not be synced.
         """
-        # another who closes it waits until that is done
+        # another thread that closes it waits until that is done
         with self._ending:
             if not self._closed:
                 self._end()
 
     def _end(self) -> None:
         if self.engine.lake is not None:
-            # it tiers by requests, which are still answered
+            # the lake tiers by requests, which are still answered here
             self.engine.lake.close()
         self._closed = True
         try:
@@ -368,7 +369,7 @@ class EngineServer(Closing):
         requests = list(self._requests)
         for task in requests:
             task.cancel()
-        # they end here: a coroutine that outlives its loop cannot
+        # requests end here: a coroutine that outlives its loop cannot
         await asyncio.gather(*requests, return_exceptions=True)
         await self.engine.stop()
 

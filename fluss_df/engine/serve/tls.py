@@ -33,14 +33,9 @@ _LINGER_BYTES: Final = 256 << 10
 
 
 class ServerTls:
-    """What shakes hands with peers: the files of a certificate, which may be renewed.
+    """Shakes hands with peers by the files of a certificate, which may be renewed meanwhile.
 
     Raises ``INVALID_CONFIG_EXCEPTION`` for a file that cannot be read, or holds something else.
-
-    Parameters
-    ----------
-    security
-        Its files.
     """
 
     def __init__(self, security: Security) -> None:
@@ -89,7 +84,7 @@ def _context_of(security: Security) -> ssl.SSLContext:
     assert security.tls_key is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # of TLS 1.2: handshakes cost a server more than a client
+    # TLS 1.2 has renegotiation, and handshakes cost a server more than a client
     context.options |= ssl.OP_NO_RENEGOTIATION
     cert, key = os.fspath(security.tls_cert), os.fspath(security.tls_key)
     for option, path in (("tls_cert", cert), ("tls_key", key)):
@@ -126,14 +121,10 @@ def _invalid(option: str, path: str, problem: str) -> FlussError:
 async def shake_hands(peer: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket | None:
     """Shake hands with a peer; None where it ended or speaks no TLS, which it is told.
 
-    Raises OSError where they could not agree; the peer was told why.
+    The socket of the peer does not block. It is closed where no hands were shaken. ``context`` is
+    that of :class:`ServerTls`.
 
-    Parameters
-    ----------
-    peer
-        Its socket, which does not block. It is closed where no hands were shaken.
-    context
-        Of :class:`ServerTls`.
+    Raises OSError where they could not agree; the peer was told why.
     """
     with undoing(peer.close):
         first = await _peek(peer)

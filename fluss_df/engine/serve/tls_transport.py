@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from fluss_df.protocol.wire import Buffer
 
-# what waits to be sent, before and after which the protocol is told to pause and to go on
+# bytes that wait to be sent: with more than the first, the protocol is told to pause; with less
+# than the second, to go on
 _HIGH: Final = 64 << 10
 _LOW: Final = 16 << 10
 # records of TLS, of 16 KB, that are received or sent before others have a turn
@@ -24,14 +25,8 @@ _LATER = (ssl.SSLWantReadError, ssl.SSLWantWriteError, BlockingIOError, Interrup
 class TlsTransport(asyncio.Transport):
     """Receives and sends on an encrypted socket that does not block.
 
-    Parameters
-    ----------
-    loop
-        The event loop that runs now.
-    encrypted
-        The socket, after its handshake; closed with this.
-    protocol
-        Gets what is received. It is told at once that there is a connection.
+    ``encrypted`` is the socket after its handshake; it is closed with this. ``protocol`` gets what
+    is received. It is told at once that there is a connection.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ _MOST_SEQUENCE_CACHE: Final = 10_000_000
 # the largest of a BIGINT
 MAX_NUMBER: Final = 2**63 - 1
 
-# as Java has them beside the names of the IANA database
+# names of zones that Java has beside those of the IANA database
 _GMT_OFFSET = re.compile(r"GMT([+-])(\d{1,2})(?::?([0-5]\d))?")
 _WHOLE = re.compile(r"[+-]?\d+")
 _DURATION = re.compile(r"(\d+)\s*([a-zA-Zµ]*)")

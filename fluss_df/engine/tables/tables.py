@@ -13,7 +13,7 @@ from fluss_df.record.log.cut import ColumnLayout
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
 from fluss_df.types import wire_arrow_schema
 
-# of a table, or of each of its partitions, as in Apache Fluss
+# the most buckets of a table, or of each of its partitions, as in Apache Fluss
 MAX_BUCKETS: Final = 128_000
 
 

@@ -66,19 +66,15 @@ def codec_of(file: Path) -> str:
 def back_up(engine: Engine, file: Path) -> int:
     """Write a backup of a running engine; return its bytes.
 
-    Raises ``STORAGE_EXCEPTION`` where it cannot be written, or data is damaged.
+    ``file`` is the archive, ``.tar.zst`` or ``.tar.lz4``; it is replaced only when the new one is
+    complete.
 
-    Parameters
-    ----------
-    engine
-        The owner of the folder.
-    file
-        The archive, ``.tar.zst`` or ``.tar.lz4``; replaced only when the new one is complete.
+    Raises ``STORAGE_EXCEPTION`` where it cannot be written, or data is damaged.
     """
     codec = codec_of(file)
     try:
         remove_left_parts(file.parent)
-        # of this call alone: another may write to the same name
+        # a file of this call alone: another call may write to the same name
         with part_file(file.parent) as part:
             with (
                 pa.OSFile(str(part), "w") as stream,

@@ -36,12 +36,8 @@ _TABLE: Final = re.compile(r"table-(\d+)\.json")
 class LakeInBackup:
     """The part of a backup that has the lake.
 
-    Parameters
-    ----------
-    known
-        What the engine knows of each pinned table's lake, by table id.
-    copies
-        The lake tables, by table id.
+    ``known`` is what the engine knows of each pinned table's lake, by table id. ``copies`` are the
+    lake tables, by table id.
     """
 
     def __init__(

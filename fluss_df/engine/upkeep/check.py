@@ -58,14 +58,8 @@ _DECODED: Final = 2 << 20
 class Finding:
     """Something that is not as it should be.
 
-    Attributes
-    ----------
-    level
-        ``"damage"`` for what is lost; ``"note"`` for what opening the folder puts right by itself.
-    where
-        The file or folder.
-    message
-        What it is.
+    ``level`` is ``"damage"`` for what is lost; ``"note"`` for what opening the folder puts right by
+    itself. ``where`` is a file or folder.
     """
 
     level: Level
@@ -110,14 +104,9 @@ class Report:
 def check_folder(folder: Path, watch: Callable[[int], object] | None = None) -> Report:
     """Verify everything in a folder: checksums, offsets, rows; current rows against changelogs.
 
-    Raises ``STORAGE_EXCEPTION`` where the folder is in use, or no folder of an engine.
+    ``watch`` is called with the bytes of logs and of the lake that were read since its last call.
 
-    Parameters
-    ----------
-    folder
-        The folder.
-    watch
-        Called with the bytes of logs and of the lake that were read since its last call.
+    Raises ``STORAGE_EXCEPTION`` where the folder is in use, or no folder of an engine.
     """
     if not holds_data(folder):
         raise FlussError(f"{folder} holds no Fluss data", ErrorCode.STORAGE_EXCEPTION)

@@ -39,7 +39,7 @@ from fluss_df.engine.upkeep.backup import codec_of
 from fluss_df.engine.upkeep.backup_lake import LAKE, MEMBER
 from fluss_df.errors import ErrorCode, FlussError
 
-# every file of a backup
+# the names that files of a backup may have
 _MEMBER: Final = re.compile(
     r"FORMAT"
     r"|catalog/(databases|cluster|acls|table-\d{1,18})\.json"
@@ -49,12 +49,12 @@ _MEMBER: Final = re.compile(
     re.ASCII,
 )
 _MOST_MEMBERS: Final = 10_000_000
-# of a header's extension, which is read at once
+# the most bytes of a header's extension, which is read at once
 _MOST_EXTENSION_BYTES: Final = 1 << 16
 _MOST_CATALOG_BYTES: Final = 256 << 20
 _PIECE: Final = 1 << 20
 _UNDER_WAY: Final = ".restoring"
-# what an engine leaves that came while the folder was locked
+# the file that an engine leaves which tried to open the folder while it was locked
 _LOCK: Final = "LOCK"
 # what headers' extensions have, which says nothing about what is in a file
 _UNUSED: Final = {b"mtime", b"atime", b"ctime", b"uid", b"gid", b"uname", b"gname", b"comment"}
@@ -148,22 +148,15 @@ def restore(
 ) -> None:
     """Put a backup into a folder that is empty or not there.
 
+    ``file`` is ``.tar.zst`` or ``.tar.lz4``. Its files may have ``max_bytes`` together; None for
+    what is free on the disk. ``watch`` is called with how many bytes of the backup were read so
+    far.
+
     The folder is locked meanwhile, as an engine's is, on file systems that have locks of folders.
 
     Raises ``STORAGE_EXCEPTION`` where the folder holds something or is in use, or the backup is
     damaged, cut off, too large, or no backup of an engine; the folder is then as it was. Where the
-    disk refuses the last step, the names of files that are read and complete, they stay.
-
-    Parameters
-    ----------
-    file
-        The backup, ``.tar.zst`` or ``.tar.lz4``.
-    folder
-        Where its files go.
-    max_bytes
-        The most bytes that they may have; by default what is free on the disk.
-    watch
-        Called with the bytes of the backup that were read, from its beginning.
+    disk refuses the last step, which names the files that are read and complete, they stay.
     """
     codec = codec_of(file)
     what = f"cannot restore {file}"
@@ -200,19 +193,8 @@ def restore(
 def _own(folder: Path, held: ExitStack, made: ExitStack) -> set[str]:
     """Make the folder, lock it as engines do, and make the one in it that files are unpacked to.
 
-    Parameters
-    ----------
-    folder
-        The folder.
-    held
-        Gives the lock up.
-    made
-        Removes what was made here, and nothing that another process has put there.
-
-    Returns
-    -------
-    set of str
-        The names that may be in the folder from now on.
+    Returns the names that may be in the folder from now on. ``held`` gives the lock up. ``made``
+    removes what was made here, and nothing that another process has put there.
     """
     existed = folder.exists()
     if existed:

@@ -48,15 +48,8 @@ class Piece:
 class RowDigests:
     """The newest row of each key of a piece.
 
-    Parameters
-    ----------
-    piece
-        Which keys; becomes smaller where there are more than may be held.
-
-    Attributes
-    ----------
-    left
-        What was given up of the piece.
+    ``piece`` says which keys. It becomes smaller where there are more than may be held, and
+    ``left`` is what was given up of it.
     """
 
     def __init__(self, piece: Piece) -> None:

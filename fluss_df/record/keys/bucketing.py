@@ -1,8 +1,8 @@
 """From keys to buckets, for all rows at once.
 
 Fluss hashes with a variant of Murmur3 that mixes each byte of the tail as a block, seed 42, and
-hashes the result once more; Paimon stops after the first. Iceberg
-uses Murmur3 as published, with seed 0.
+hashes the result once more; Paimon stops after the first. Iceberg uses Murmur3 as published, with
+seed 0.
 
 Java mixes the bytes of the tail signed. The official Rust and Python client (1.0.0) mixes them
 unsigned, and so puts keys whose tail has a byte from 128 on into other buckets than every Java
@@ -28,7 +28,8 @@ Tail = Literal["signed", "unsigned", "word"]
 _C1: Final = np.uint32(0xCC9E2D51)
 _C2: Final = np.uint32(0x1B873593)
 _SEED: Final = 42
-# what this number of rows needs stays in the processor's cache, and in memory that the process has
+# rows that are hashed at a time: their arrays fit the processor's cache, and are small enough for
+# the process to use their memory again
 _BLOCK_ROWS: Final = 1 << 14
 
 
@@ -37,21 +38,13 @@ def bucket_ids(
 ) -> npt.NDArray[np.int32]:
     """Return the bucket of each key.
 
-    Parameters
-    ----------
-    keys
-        What :func:`fluss_df.record.keys.keys.encode_keys` made for the same lake format.
-    num_buckets
-        The table's number of buckets.
-    lake_format
-        The table's ``table.datalake.format``: None, ``paimon``, ``iceberg`` or ``lance``.
-    unsigned_tail
-        Hash as the official Rust client does, where that differs from Java; not for Iceberg.
+    ``keys`` are those that :func:`fluss_df.record.keys.keys.encode_keys` made for the same lake
+    format, which is the table's ``table.datalake.format``: None, ``paimon``, ``iceberg`` or
+    ``lance``. ``unsigned_tail`` hashes as the official Rust client does, where that differs from
+    Java; it has no effect for Iceberg.
 
-    Raises
-    ------
-    FlussError
-        For no buckets, an empty key (Fluss, Iceberg), or a lake format that is not supported.
+    Raises FlussError for no buckets, an empty key (Fluss, Iceberg), or a lake format that is not
+    supported.
     """
     if num_buckets < 1:
         raise FlussError(f"a table has at least one bucket, not {num_buckets}")
@@ -92,7 +85,7 @@ def _murmur(data: UInt8s, offsets: Int64s, seed: int, tail: Tail) -> UInt32s:
     longest, shortest = int(lengths.max()), int(lengths.min())
     order = None
     if longest // 4 != shortest // 4:
-        # numbers of few bits are sorted by their digits, in a fifth of the time
+        # NumPy sorts numbers of up to 16 bits by their digits, in a fifth of the time
         kind = np.uint8 if longest < 2**8 else np.uint16 if longest < 2**16 else np.int64
         order = np.argsort((longest - lengths).astype(kind), kind="stable")
     starts = offsets[:-1]
@@ -115,7 +108,7 @@ def _murmur(data: UInt8s, offsets: Int64s, seed: int, tail: Tail) -> UInt32s:
             byte = raw.view(np.int8).astype(np.int32).view(np.uint32)
         else:
             byte = raw.astype(np.uint32)
-        # for all rows, which costs less than to pick those
+        # computed for all rows, which costs less than to pick those that have the byte
         mixed = _mixed(state, byte)
         if there.all():
             state = mixed
@@ -168,5 +161,5 @@ def _int_murmur(code: UInt32s) -> UInt32s:
     state ^= np.uint32(4)
     _finish(state)
     signed = state.view(np.int32)
-    # the smallest number has no positive one of its size
+    # -2**31 has no positive counterpart among the int32
     return np.where(signed == -(2**31), 0, np.abs(signed)).view(np.uint32)

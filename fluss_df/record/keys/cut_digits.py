@@ -1,7 +1,7 @@
 """Keys that are equal as bytes and not as values: encodings cut digits that Arrow's values have.
 
-A TIME is milliseconds in every key, and Iceberg's keys hold microseconds of a timestamp. Who asks a
-server for such a key is given the row of another one.
+A TIME is milliseconds in every key, and Iceberg's keys hold microseconds of a timestamp. A lookup
+of such a key is answered with the row of another one.
 """
 
 from __future__ import annotations
@@ -23,21 +23,14 @@ _MILLIS = pa.time32("ms")
 
 
 class CutDigits:
-    """Tells what the encoding of keys does not.
+    """Finds the keys whose digits the encoding of keys does not tell apart.
 
-    Parameters
-    ----------
-    columns
-        The columns of a key as users give it, those that name the partition among them.
-    encoded
-        Those of them that are encoded as the key.
-    lake_format
-        The lake format of that encoding; None for Fluss's own.
+    ``columns`` are those of a key as users give it, with those that name the partition. ``encoded``
+    are those of them that are encoded as the key, in the encoding of ``lake_format`` (None for
+    Fluss's own).
 
-    Attributes
-    ----------
-    of_answers
-        The columns of which a row that was found may have another value than was asked for.
+    ``of_answers`` are the columns in which a row that was found may have another value than was
+    asked for.
     """
 
     def __init__(
@@ -56,7 +49,7 @@ class CutDigits:
         for name in self._times:
             times = keys.column(name)
             cut = times.cast(_MILLIS, safe=False).cast(times.type)
-            # what is null is for who encodes it to refuse
+            # nulls are left to the encoder of keys, which refuses them
             finer = pc.not_equal(times, cut).fill_null(False).to_numpy(zero_copy_only=False)
             found = finer if found is None else found | finer
         return found if found is not None and found.any() else None

@@ -32,25 +32,13 @@ def encode_keys(
 ) -> Keys:
     """Encode the key of each row.
 
+    ``columns`` are the key columns in key order, of the Arrow types of ``types``. ``lake_format``
+    is the table's ``table.datalake.format``: None, ``paimon``, ``iceberg`` or ``lance``. ``names``
+    and ``table`` are for errors.
+
     Raises SchemaMismatchError for a null in a key column, naming column and row (0 based), or a
     column of another type. Raises FlussError for a type that cannot be a key, or a lake format that
     is not supported.
-
-    Parameters
-    ----------
-    columns
-        The key columns in key order, of the Arrow types of ``types``.
-    types
-        Their Fluss types.
-    lake_format
-        The table's ``table.datalake.format``: None, ``paimon``, ``iceberg`` or ``lance``.
-    names, table
-        Their names and that of the table, for errors.
-
-    Returns
-    -------
-    Keys
-        One key per row.
     """
     names = [f"#{i}" for i in range(len(columns))] if names is None else names
     if not columns or len(columns) != len(types):

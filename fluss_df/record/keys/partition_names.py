@@ -64,14 +64,8 @@ PARTITION_TYPES: Final = frozenset(
 class PartitionData:
     """The rows of one partition.
 
-    Attributes
-    ----------
-    spec
-        Partition column to the text of its value.
-    name
-        The name of the partition.
-    data
-        Its rows, in their order before.
+    ``spec`` has the text of the value of each partition column. The rows keep the order that they
+    had before.
     """
 
     spec: dict[str, str]
@@ -92,25 +86,11 @@ def split_by_partition(
 ) -> list[PartitionData]:
     """Split rows by their partition.
 
+    ``data`` has the table's Arrow types. Rows of a partition keep their order. With ``any_text``,
+    values that can name no partition are no error: their rows get a name that no partition has.
+
     Raises SchemaMismatchError for a null, or a value that cannot name a partition; names column,
     value and row (from 0).
-
-    Parameters
-    ----------
-    data
-        Rows with the table's Arrow types.
-    keys
-        The partition columns, in order.
-    table
-        The table's name, for errors.
-    any_text
-        Whether a value may be one that can name no partition: its rows are then those of a name
-        that no partition has.
-
-    Returns
-    -------
-    list of PartitionData
-        One per partition that has rows. Rows of a partition keep their order.
     """
     if not data.num_rows:
         return []
@@ -304,8 +284,8 @@ def _timestamp_text(value: int, per_second: int) -> str:
     nanos = f"{fraction * (10**9 // per_second):09d}".rstrip("0")
     day = _day_text(np.datetime64(days, "D"))
     if len(day) != 10 or day < "0001":
-        # Java writes a plus sign, or the year of the era, which does not read back: an illegal
-        # character here has the value refused
+        # Java writes such a year with a plus sign, or as a year of its era, and neither reads back.
+        # The space is an illegal character, for which the value is refused.
         day = f"year {day}"
     return f"{day}-{hours:02d}-{minutes:02d}-{seconds:02d}_{nanos}"
 

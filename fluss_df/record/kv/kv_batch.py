@@ -81,10 +81,6 @@ class KvEncoder:
 
     Parameters
     ----------
-    schema_id
-        The id of the table's schema.
-    columns
-        The table's columns, in order.
     key_columns
         The columns of the physical primary key: those of the primary key, in its order, without
         partition columns.
@@ -117,7 +113,7 @@ class KvEncoder:
             raise FlussError("a key needs at least one column")
         self._schema_id = schema_id
         self._lake = (lake_format or "").lower()
-        # keys of Fluss's own encoding go into records without being put together before
+        # the parts of keys in Fluss's own encoding are written straight into the records
         self._plain = self._lake in ("", "lance")
         self._keys = [by_name[name] for name in key_columns]
         self._given = tuple(columns)
@@ -144,15 +140,10 @@ class KvEncoder:
     def keys(self, table: pa.Table) -> EncodedRows:
         """Return the key of each row: for buckets (where it is the bucket key) and lookups.
 
-        Parameters
-        ----------
-        table
-            Rows with at least the key columns.
+        ``table`` needs the key columns only.
 
-        Raises
-        ------
-        SchemaMismatchError
-            For a null in a key column, another type, or a value that keys cannot hold.
+        Raises SchemaMismatchError for a null in a key column, another type, or a value that keys
+        cannot hold.
         """
         chosen = self._key_columns(table)
         if self._plain:
@@ -185,15 +176,11 @@ class KvEncoder:
     def encode(self, table: pa.Table, deletes: bool | Bools | None = None) -> EncodedKvBatch:
         """Encode rows as one batch, without writer and sequence.
 
+        The rows have :attr:`columns`; where all are deletes, the key columns are enough.
+        ``deletes`` says which rows are deletes: all (True), none, or one flag for each.
+
         Raises SchemaMismatchError for rows that do not fit the table. Raises FlussError for no
         rows, or more than a batch can hold (2 GiB).
-
-        Parameters
-        ----------
-        table
-            The rows, with :attr:`columns`; where all are deletes, the key columns are enough.
-        deletes
-            Which rows are deletes: all (True), none, or one flag for each.
         """
         n = table.num_rows
         if not n:
@@ -236,12 +223,8 @@ class KvEncoder:
     ) -> EncodedKvBatch | None:
         """Encode one row, or the deletion of one; None where its values are not plain.
 
-        Parameters
-        ----------
-        values
-            By column: those of :attr:`columns`, or of the key alone where it is deleted.
-        deleted
-            Whether it is.
+        ``values`` are by column: those of :attr:`columns`, or those of the key alone where the row
+        is deleted.
         """
         if self._key_of_one is None or self._row_of_one is None:
             return None
@@ -296,9 +279,9 @@ def primary_key_format(
 ) -> str | None:
     """Return which encoding the primary keys of a table have, as ``lake_format`` of KvEncoder.
 
-    Buckets are always hashed from keys in the encoding of the table's lake. Primary keys are in
-    it, too, but for tables of version 2 (``table.kv.format-version``) with a bucket key that is a
-    part of the primary key: there they are Fluss's own, which a prefix lookup relies on.
+    Buckets are always hashed from keys in the encoding of the table's lake. Primary keys have that
+    encoding too, except in tables of version 2 (``table.kv.format-version``) whose bucket key is a
+    part of the primary key: there they have Fluss's own, which a prefix lookup relies on.
 
     Raises FlussError for a version that is not known.
     """
@@ -311,12 +294,8 @@ def primary_key_format(
 class KvRecords:
     """The records of a kv batch, as places in its bytes; row i is deleted where both are -1.
 
-    Attributes
-    ----------
-    schema_id, writer_id, sequence
-        From the header.
-    key_starts, key_ends, row_starts, row_ends
-        Where the key and the row of each record begin and end.
+    The starts and ends say where the key and the row of each record stand. Schema id, writer id and
+    sequence are those of the header.
     """
 
     schema_id: int

@@ -1,8 +1,8 @@
 """Verifies the MANIFEST of a RocksDB before RocksDB reads it.
 
-RocksDB compares the checksums of its records itself. But where a record seems to be one of a log
-file that was used again, as no MANIFEST is, its reader can come to the same place again and again:
-it never returns, and no other Python code of the process runs. Damaged logs do not hold it up.
+RocksDB compares the checksums of its records itself. But where a damaged record looks like one of
+a recycled log file (a MANIFEST never is one), its reader can loop for ever: the call never returns,
+and no other Python code of the process runs. Damaged log files do not have this effect.
 
 The format: https://github.com/facebook/rocksdb/wiki/Write-Ahead-Log-File-Format
 """
@@ -17,14 +17,14 @@ from typing import BinaryIO, Final
 import google_crc32c
 
 _BLOCK_BYTES: Final = 32 << 10
-# checksum, bytes of the content, kind; the checksum is of the kind and the content
+# checksum, bytes of the content, kind; the checksum covers the kind and the content
 _HEADER: Final = struct.Struct("<IHB")
 _CONTENT: Final = 6
-# of log files that were used again: whole records, their first, middle and last parts, and a mark
+# the kinds of records in recycled log files: whole records; first, middle and last parts; a mark
 _USED_AGAIN: Final = frozenset({5, 6, 7, 8, 11})
 _CURRENT: Final = "CURRENT"
 _NAME: Final = re.compile(r"MANIFEST-\d+")
-# longer than any name
+# more bytes than the name of a MANIFEST can have
 _NAME_BYTES: Final = 4096
 _MASK: Final = 0xA282EAD8
 _WORD: Final = 0xFFFFFFFF
@@ -38,13 +38,10 @@ def masked(crc: int) -> int:
 def verify_manifest(opened: Callable[[str], BinaryIO]) -> None:
     """Verify the MANIFEST that is in use, of a RocksDB that nobody has open.
 
-    Raises ValueError where a record is damaged. An end that was not written is none: RocksDB leaves
-    it out.
+    ``opened`` opens a file of its folder for reading; what it raises is not caught.
 
-    Parameters
-    ----------
-    opened
-        Opens a file of its folder to be read. What it raises is not caught.
+    Raises ValueError where a record is damaged. A last record that was not written to its end is no
+    damage: RocksDB leaves it out.
     """
     with opened(_CURRENT) as file:
         name = file.read(_NAME_BYTES).rstrip(b"\n").decode(errors="replace")
@@ -72,7 +69,7 @@ def _damaged_at(file: BinaryIO) -> int | None:
             if not kind and not length and block.count(0, at) == len(block) - at:
                 zeros_from = begin + at
                 break
-            # other kinds that are not known here may be of a later RocksDB
+            # unknown kinds may be those of a later RocksDB
             if kind in _USED_AGAIN or behind > _BLOCK_BYTES:
                 return begin + at
             if behind > len(block):

@@ -11,26 +11,13 @@ if TYPE_CHECKING:
 def take_values(
     rows: RdictIter, count: int, keys: list[bytes] | None = None, most_bytes: int | None = None
 ) -> list[bytes]:
-    """Take the next values of an iterator, and step behind them.
+    """Take up to ``count`` values of an iterator, and step behind them; none at its end.
 
-    Raises Exception: RocksDB's own, behind the last one that can be read: its iterators end without
-    a word at a block that they cannot read, and only say so when they are asked.
+    Their keys are added to ``keys``, where that is given. With ``most_bytes``, the last value is
+    the one with which the values have more bytes than that.
 
-    Parameters
-    ----------
-    rows
-        The iterator.
-    count
-        How many values to take, at the most.
-    keys
-        Where to add their keys; None for values alone.
-    most_bytes
-        The value with which they are more is the last one; None for no limit.
-
-    Returns
-    -------
-    list
-        Empty behind the last one.
+    Raises RocksDB's own Exception behind the last value that can be read: its iterators end
+    silently at a block that they cannot read, and only say so when they are asked.
     """
     value, step = rows.value, rows.next
     values: list[bytes] = []

@@ -30,19 +30,11 @@ _ID_SIZE: Final = 2
 class ValueDecoder:
     """Decodes values to Arrow, whichever schemas of the table they were written with.
 
-    Immutable and thread safe.
+    Immutable and thread safe. ``schemas`` has the columns of each schema id that may come. The
+    result has the columns of ``target``. A column that was added after a value was written is null.
 
     Raises FlussError for an unknown format, or a column that has another type in a schema than in
-    the target.
-
-    Parameters
-    ----------
-    schemas
-        The columns of each schema id that may come.
-    target
-        The columns of the result; one that a schema lacks (it was added later) is null.
-    kv_format
-        The table's ``table.kv.format``.
+    ``target``.
     """
 
     def __init__(
@@ -68,14 +60,12 @@ class ValueDecoder:
     def decode_values(self, values: Sequence[bytes] | tuple[Bytes, Int64s, Int64s]) -> pa.Table:
         """Decode values, one row each, in their order.
 
+        Instead of a list, the values may be given as bytes, and where each value starts and ends
+        (exclusive) there. A lookup answers with an empty value for a key that does not exist: leave
+        these out.
+
         Raises ProtocolError for bytes that are no such values. Raises ``SCHEMA_NOT_EXIST`` for a
         schema id that the decoder was not given.
-
-        Parameters
-        ----------
-        values
-            The values, or bytes and where each value starts and ends (exclusive) there. A lookup's
-            empty value, for a key that is not there, is none: leave it out.
         """
         if isinstance(values, tuple) and len(values) == 3 and isinstance(values[1], np.ndarray):
             data, starts, ends = values

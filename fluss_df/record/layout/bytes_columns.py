@@ -136,10 +136,10 @@ def big_endian_decimals(array: pa.Array) -> Field:
     raw = raw[array.offset * 16 : (array.offset + n) * 16].reshape(n, 16)
     big = np.ascontiguousarray(raw[:, ::-1])
     sign = np.where(big[:, 0] & 0x80, 0xFF, 0).astype(np.uint8)
-    # the first byte that says more than the sign
+    # the first byte that is not just a repetition of the sign
     differs = big != sign[:, None]
     first = np.where(differs.any(axis=1), differs.argmax(axis=1), 15)
-    # its top bit must be the sign
+    # its top bit must be that of the sign, else one byte more is kept
     top = big[np.arange(n), first] & 0x80
     first = np.maximum(np.where(top != (sign & 0x80), first - 1, first), 0)
     return Field(big[np.arange(16) >= first[:, None]], 16 - first)

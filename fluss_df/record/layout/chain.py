@@ -21,7 +21,7 @@ from fluss_df.record.layout.unaligned import SLACK, Int64s, UInt8s, padded, vari
 
 LENGTH_SIZE: Final = 4
 _LENGTH: Final = struct.Struct("<i")
-# for how many records the loop takes as long as the reader takes to begin
+# Arrow's reader takes as long to start as the loop takes for this number of records.
 _FEW: Final = 1_000
 # the largest page that Parquet has
 _MOST_BYTES: Final = 2**31 - 1_024
@@ -29,16 +29,11 @@ _MOST_BYTES: Final = 2**31 - 1_024
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Records, found.
+    """Records that were found, as places in ``data``.
 
-    Attributes
-    ----------
-    data
-        Bytes that hold them, with slack; not those of the chain.
-    starts, ends
-        Where each record stands there, without its length.
-    moved
-        By how much further back each stands in the bytes of the chain.
+    ``starts`` and ``ends`` are those of the contents, without the lengths. ``data`` may be a copy
+    in which the records stand elsewhere: in the bytes of the chain, each of them stands ``moved``
+    bytes further back. ``data`` ends with slack, see :mod:`fluss_df.record.layout.unaligned`.
     """
 
     data: UInt8s
@@ -50,21 +45,11 @@ class Chain:
 def walk_chain(data: Bytes, start: int, count: int, *, least: int, what: str) -> Chain:
     """Return the records that fill some bytes.
 
+    ``start`` is where the first length stands. No record may be shorter than ``least`` bytes.
+    ``what`` is what the records are, for errors.
+
     Raises ProtocolError for another number of records, or lengths that do not end where the bytes
     do.
-
-    Parameters
-    ----------
-    data
-        The bytes.
-    start
-        Where the first length stands.
-    count
-        How many records there are.
-    least
-        The least length that can be.
-    what
-        What they are, for errors.
     """
     view = byte_view(data)
     size = len(view) - start
@@ -87,7 +72,7 @@ def _walk(view: memoryview, start: int, count: int, what: str) -> Chain:
     begins = []
     at = start
     try:
-        # a loop of nothing else: what the lengths may be is looked at afterwards, for all
+        # nothing else is done in the loop: lengths are checked afterwards, all at once
         for _ in range(count):
             begins.append(at)
             at += unpack(view, at)[0] + LENGTH_SIZE
@@ -111,7 +96,7 @@ def _read_as_parquet(view: memoryview, start: int, count: int) -> Chain | None:
         found = parquet.ParquetFile(pa.BufferReader(file)).read(use_threads=False).column(0)
     except (OSError, pa.ArrowException):
         return None
-    # the last is the slack
+    # the last value is the slack
     if found.num_chunks != 1 or len(found) != count + 1:
         return None
     _, offsets, values = found.chunk(0).buffers()

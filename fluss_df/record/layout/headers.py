@@ -140,8 +140,6 @@ def scan_headers(
 
     Parameters
     ----------
-    records
-        Bytes of a log from the beginning of a batch on, as a fetch returns them.
     magic1_has_statistics
         What magic 1 means: servers up to 0.9 put a leader epoch before the CRC, servers from 1.0
         on the length of statistics after the record count.

@@ -17,12 +17,7 @@ _WRITER: Final = struct.Struct("<qi")
 class StampedBatch:
     """A batch in the form that is sent, once :meth:`stamp` gave it writer and checksum.
 
-    Attributes
-    ----------
-    num_rows
-        Its rows.
-    nbytes
-        Its bytes, header included.
+    ``nbytes`` counts the header too.
     """
 
     __slots__ = ("_body", "_header", "nbytes", "num_rows")
@@ -41,16 +36,13 @@ class StampedBatch:
     def stamp(self, writer_id: int, sequence: int) -> None:
         """Write the writer and the sequence, and the CRC32C over them; may be called again.
 
-        Parameters
-        ----------
-        writer_id, sequence
-            -1 and -1 where the writer is not idempotent.
+        Both are -1 where the writer is not idempotent.
         """
         header = bytearray(self._header)
         _WRITER.pack_into(header, self._writer_at, writer_id, sequence)
         crc = google_crc32c.value(bytes(header[self._crc_start :]))
         _CRC.pack_into(header, self._crc_at, google_crc32c.extend(crc, self._body))
-        # a new one, so that a send under way with the old stamp keeps its bytes
+        # a new header, so that a send under way with the old stamp keeps its bytes
         self._header = header
 
     @property

@@ -48,7 +48,8 @@ def _piece(
     try:
         return [_gathered(chunks, begins, places)]
     except pa.ArrowInvalid:
-        # rows are of different sizes
+        # Too many bytes for one array. Halves can be uneven, as rows are of different sizes: each
+        # is tried the same way.
         half = len(places) // 2
         if not half:
             raise

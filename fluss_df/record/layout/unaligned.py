@@ -70,7 +70,8 @@ def copy_blobs(
         short = np.flatnonzero((lengths < 8) & (lengths > 0))
         for width in (4, 2, 1):
             part = short[(lengths[short] & width) != 0]
-            # the bytes of the larger powers of two stand before
+            # a length of 7 is copied as 4, 2 and 1 bytes: those of the larger powers of two stand
+            # before
             before = lengths[part] & ~np.int64(2 * width - 1)
             word_view(out, width)[at[part] + before] = word_view(source, width)[
                 starts[part] + before
@@ -294,12 +295,9 @@ def varint_parts(values: UInt64s) -> list[Words]:
 
 
 def read_varints(data: UInt8s, at: Int64s) -> tuple[UInt64s, Int64s | int]:
-    """Read a varint at each place.
+    """Read a varint at each place; return the values, and how many bytes each takes.
 
-    Returns
-    -------
-    tuple
-        The values, and the bytes that each takes: 11 where it is none of 64 bits.
+    That is 11 where the bytes are no varint of 64 bits.
     """
     x = word_view(data)[at]
     ends = ~x

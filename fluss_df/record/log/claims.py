@@ -26,7 +26,8 @@ _LZ4_RATIO: Final = 255
 
 _ZSTD_MAGIC: Final = 0xFD2FB528
 _ZSTD_BLOCK: Final = 128 << 10
-# a size that is up to this number of times that of the bytes needs no look at the blocks
+# a claimed size of up to this many times the compressed bytes is believed without a look at the
+# blocks
 _BELIEVED_RATIO: Final = 64
 _ZSTD_SIZES: Final = (0, 2, 4, 8)
 _ZSTD_DICTIONARIES: Final = (0, 1, 2, 4)
@@ -38,18 +39,10 @@ def check_claims(
 ) -> None:
     """Refuse a message that becomes too large, or other than what it says.
 
-    Raises ProtocolError, naming the field and the claim.
+    The message is one of that layout, which :meth:`ColumnLayout.check` has accepted. It was read
+    from ``data``. Its buffers may have ``most_bytes`` together when they are decompressed.
 
-    Parameters
-    ----------
-    message
-        A message of that layout, which :meth:`ColumnLayout.check` has accepted.
-    layout
-        Its columns.
-    data
-        The bytes that it was read from.
-    most_bytes
-        What its buffers may have together when they are decompressed.
+    Raises ProtocolError, naming the field and the claim.
     """
     nodes = message.nodes
     for first in layout.nodes[:-1]:
@@ -71,7 +64,7 @@ def check_claims(
                 )
         rows, nulls = nodes[node]
         if rows and size < (rows + (more > 0)) * bits + 7 >> 3:
-            # what is null everywhere needs no values, and what is null nowhere no bits for that
+            # a column of nulls alone needs no values, and one without nulls no validity bits
             optional = nulls == 0 if more < 0 else nulls == rows and not more
             if size or not optional:
                 raise ProtocolError(
@@ -167,7 +160,7 @@ def _zstd_most(data: memoryview, at: int, end: int) -> tuple[int, int | None]:
     width = _ZSTD_SIZES[flags >> 6] or single
     said = None
     if width:
-        # of two bytes it begins at 256
+        # a size in two bytes is counted from 256 on
         said = int.from_bytes(data[at : at + width], "little") + (256 if width == 2 else 0)
         at += width
     most = 0

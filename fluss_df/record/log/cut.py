@@ -37,9 +37,9 @@ _NODES_AT: Final = 92
 _PADDING: Final = bytes(8)
 _VALIDITY: Final = -1
 _OFFSETS: Final = 1
-# of metadata besides the nodes and buffers that a message should have
+# how many bytes of metadata a message may have besides its nodes and buffers
 _MORE_METADATA: Final = 64 << 10
-# of a message besides its nodes, buffers and body
+# the bytes of a message besides its nodes, buffers and body
 _CUT_HEAD: Final = 8 + _METADATA.size + 8
 
 
@@ -71,15 +71,11 @@ def read_message(
 ) -> ArrowMessage:
     """Read the metadata of the Arrow message in ``data[start:end]``.
 
+    ``layout`` has the columns that the message should have, where it may be hostile: more metadata
+    than they need is not read.
+
     Raises ProtocolError when it is no record batch, or speaks of more than the bytes that are
     there.
-
-    Parameters
-    ----------
-    data, start, end
-        The bytes of the message.
-    layout
-        The columns that it should have, where it may be hostile: more metadata is not read.
     """
     try:
         first, second = struct.unpack_from("<II", data, start)
@@ -121,21 +117,13 @@ def read_message(
 class ColumnLayout:
     """Where the nodes and buffers of each column of a schema stand in its messages.
 
-    Parameters
-    ----------
-    schema
-        The columns, in the table's order.
+    ``needs`` has, for each buffer: its node, the bits of an item, and what it is. That is 1 for
+    offsets (one more than rows), -1 for the bits that say what is null, 0 for values.
 
     Examples
     --------
     >>> ColumnLayout(pa.schema([("a", pa.int32()), ("b", pa.string())])).buffers
     [0, 2, 5]
-
-    Attributes
-    ----------
-    needs
-        Of each buffer: its node, the bits of an item, and what it is: 1 for offsets, which are one
-        more than rows, -1 for the bits of what is null, 0 for values.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -148,7 +136,7 @@ class ColumnLayout:
             self.nodes.append(self.nodes[-1] + nodes)
             self.buffers.append(self.buffers[-1] + buffers)
         self.columns = len(schema)
-        # twice the bytes of the nodes and buffers
+        # 16 bytes are a node or a buffer; a message may have twice that
         self.metadata = 32 * (self.nodes[-1] + self.buffers[-1])
 
     def check(self, message: ArrowMessage, rows: int) -> None:
@@ -214,21 +202,10 @@ def cut_columns(
 ) -> list[bytes | memoryview]:
     """Return the Arrow message in ``data[start:end]`` with some of its columns.
 
+    ``columns`` are those wanted, ascending. Returns new metadata, then slices of ``data``: nothing
+    of the body is copied.
+
     Raises ProtocolError when the message is not one of the layout.
-
-    Parameters
-    ----------
-    data, start, end
-        The bytes of the message.
-    layout
-        The columns that it holds.
-    columns
-        Those wanted, ascending.
-
-    Returns
-    -------
-    list
-        New metadata, then slices of ``data``: nothing of the body is copied.
     """
     message = read_message(data, start, end)
     layout.check(message, message.rows)

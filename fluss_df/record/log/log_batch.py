@@ -112,21 +112,12 @@ def encode_log_batch(
     """Encode rows as an append-only log batch: of magic 0, or of 1 with statistics.
 
     Thread safe; Arrow compresses without the GIL. The rows must have the table's Arrow types in the
-    table's order (:func:`fluss_df.record.python.coerce.coerce` sees to that).
+    table's order (:func:`fluss_df.record.python.coerce.coerce` sees to that). There has to be at
+    least one row, as servers ignore a batch without rows. ``statistics`` are the columns that the
+    batch gets statistics of; for servers from 1.0 on.
 
     Raises FlussError for no rows, or a batch that does not fit the 2 GiB that the length field can
     say.
-
-    Parameters
-    ----------
-    batch
-        The rows: at least one, as servers take a batch without rows for nothing at all.
-    schema_id
-        The id of the table's schema.
-    compression
-        The table's compression.
-    statistics
-        The columns that it is to have statistics of; for servers from 1.0 on.
     """
     known = encode_statistics(batch, statistics) if statistics else b""
     return log_batch(arrow_message(batch, compression), batch.num_rows, schema_id, known)

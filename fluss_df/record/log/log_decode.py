@@ -124,17 +124,13 @@ class LogDecoder:
     million rows of six columns. Not checked: NOT NULL, and how much memory the data decompresses to
     (a small batch of equal values is rightly large), beyond what can be allocated.
 
-    Parameters
-    ----------
-    payload
-        For each schema id, the columns that stand in a payload, in their order there and as types
-        that users see: the whole schema of that id, or under a projection the columns of it that
-        the server was asked for.
-    target
-        The columns of the result. A column that a payload lacks (it was added to the table later)
-        is null.
-    views
-        Whether strings and binary data come as views; see :mod:`fluss_df.record.layout.views`.
+    ``payload`` has, for each schema id, the columns that stand in a payload, in their order there
+    and as types that users see. These are the whole schema of that id, or under a projection the
+    columns of it that the server was asked for.
+
+    The result has the columns of ``target``. A column that a payload lacks (it was added to the
+    table later) is null. With ``views``, strings and binary data come as views; see
+    :mod:`fluss_df.record.layout.views`.
 
     Examples
     --------
@@ -174,23 +170,15 @@ class LogDecoder:
     ) -> list[DecodedBatch]:
         """Decode batches one by one, with their offsets, timestamps and change types.
 
+        ``headers`` are what :func:`scan_headers` found in ``records``. Decoded are the batches
+        ``first`` to ``last`` (exclusive). Rows below ``start_offset``, and from ``stop_offset`` on,
+        are left out. Batches without a wanted row are not decoded and not returned.
+
+        The result is in the order of the log. It never refers to ``records``: that memory may be
+        reused.
+
         Raises ProtocolError for bytes that are not the batches that the headers speak of. Raises
         ``SCHEMA_NOT_EXIST`` for a schema id that the decoder was not given.
-
-        Parameters
-        ----------
-        records, headers
-            Bytes of a log and what :func:`scan_headers` found in them.
-        first, last
-            The batches wanted: headers ``first`` to ``last`` (exclusive).
-        start_offset, stop_offset
-            Rows below the one, and from the other on, are left out. Batches without a wanted row
-            are not decoded and not returned.
-
-        Returns
-        -------
-        list of DecodedBatch
-            In the order of the log. They never refer to ``records``: its memory may be reused.
         """
         result = []
         for run in runs(headers, first, last, start_offset, stop_offset):

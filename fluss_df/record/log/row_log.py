@@ -52,19 +52,12 @@ def encode_row_log_batch(
 ) -> EncodedLogBatch:
     """Encode rows as an append-only log batch of magic 0; thread safe.
 
+    ``batch`` has at least one row, of the table's Arrow types in the table's order.
+    ``change_types`` has the change type of each row, for a changelog; its header is written by the
+    server.
+
     Raises SchemaMismatchError for a value that the format cannot hold. Raises FlussError for a
     batch without rows, or with more bytes than its length field can hold (2 GiB).
-
-    Parameters
-    ----------
-    batch
-        The rows: at least one, of the table's Arrow types in the table's order.
-    schema_id
-        The id of the table's schema.
-    rows
-        The encoder of the table's rows.
-    change_types
-        The change type of each row, for a changelog; its header is written by the server.
     """
     made = []
     first = 0
@@ -85,14 +78,9 @@ def encode_row_log_batch(
 class RowLogDecoder:
     """Decodes log batches of rows to Arrow, with the methods of :class:`LogDecoder`.
 
-    Parameters
-    ----------
-    schemas
-        The columns of each schema id.
-    target
-        The columns of the result. A column that was added after a batch was written is null there.
-    row_format
-        ``indexed`` or ``compacted``.
+    ``schemas`` has the columns of each schema id. The result has the columns of ``target``. A
+    column that was added after a batch was written is null. ``row_format`` is ``indexed`` or
+    ``compacted``.
     """
 
     def __init__(

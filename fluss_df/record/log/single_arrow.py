@@ -25,7 +25,7 @@ from fluss_df.record.rows.single_numbers import Number, since_epoch_of, unscaled
 from fluss_df.types import Column, DataType, TypeRoot, arrow_schema
 
 _R = TypeRoot
-# what is longer is worth compressing
+# longer values are worth compressing
 _LONGEST: Final = 1024
 _NOT_COMPRESSED: Final = (-1).to_bytes(8, "little", signed=True)
 _PADDING: Final = tuple(bytes(size) for size in range(8))
@@ -33,7 +33,7 @@ _NULL_BIT: Final = b"\0"
 _OFFSETS: Final = struct.Struct("<ii")
 _INT32: Final = struct.Struct("<i")
 
-# a value to its buffers, those behind the bits of nulls
+# the buffers of a value, which stand behind its validity bits
 Buffers = tuple[bytes, ...]
 Encode = Callable[[Any], Buffers | None]
 
@@ -58,7 +58,7 @@ def _floating(form: str) -> Encode:
     pack = struct.Struct(form).pack
 
     def encode(value: Any) -> Buffers | None:
-        # a NaN has bits that Python does not keep
+        # a NaN has payload bits, which Python does not keep
         return (pack(value),) if type(value) is float and value == value else None
 
     return encode
@@ -94,7 +94,7 @@ def _stamp(t: DataType) -> Encode | None:
     return None if since_epoch is None else _number(8, since_epoch)
 
 
-# with the buffers of a null
+# by type: what makes the encoder of its values, and the buffers of a null
 _PLAIN: Final[Mapping[TypeRoot, tuple[Callable[[DataType], Encode | None], Buffers]]] = {
     _R.BOOLEAN: (lambda _: _bool, (bytes(1),)),
     _R.TINYINT: (lambda _: _integer(1), (bytes(1),)),
@@ -154,8 +154,8 @@ def arrow_row_encoder(
     Examples
     --------
     >>> encode = arrow_row_encoder([Column("id", DataType(TypeRoot.BIGINT))], Compression())
-    >>> len(encode([300])), encode(["no number"])
-    (200, None)
+    >>> type(encode([300])), encode(["no number"])
+    (<class 'bytes'>, None)
     """
     if not columns:
         return None  # its message lacks the length of a body, which the template is to hold

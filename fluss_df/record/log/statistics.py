@@ -73,7 +73,7 @@ def encode_statistics(batch: pa.RecordBatch, columns: Sequence[Column]) -> bytes
         index = batch.schema.get_field_index(column.name)
         array = batch.column(index)
         pair = _bounds(array, column.type)
-        # both stand in the batch as they are, while its rows are compressed
+        # minimum and maximum are not compressed, so long texts would cost more than they save
         if column.type.root is not _R.STRING or sum(len(text or b"") for text in pair) < _MOST_TEXT:
             found.append((column, index, array.null_count, pair))
     if not found:
@@ -189,10 +189,8 @@ class BatchStatistics:
     def of(self, position: int, t: DataType) -> tuple[int, Any, Any]:
         """Return nulls, minimum and maximum of a column, which compare as those of servers do.
 
-        Raises
-        ------
-        LookupError, ValueError, struct.error
-            Where the batch has none of the column, or bytes that are no such values.
+        Raises LookupError where the batch has no statistics of the column; ValueError or
+        struct.error for bytes that are no such values.
         """
         place = self.places[position]
         bits = (len(self.places) + 63 + _HEADER_BITS) // 64 * _WORD

@@ -24,7 +24,8 @@ def check_allowed(made: pa.Array | pa.ChunkedArray, column: Column, table: str) 
         pass
 
     def check(part: pa.Array | pa.ChunkedArray) -> None:
-        # of a part, Arrow looks at all that its lists are part of
+        # of a slice, Arrow validates the whole child arrays of its lists; a copy has only the
+        # slice's
         part.take(np.arange(len(part))).validate(full=True)
 
     try:
@@ -32,7 +33,7 @@ def check_allowed(made: pa.Array | pa.ChunkedArray, column: Column, table: str) 
         return
     except pa.ArrowInvalid:
         row, error = first_refused(made, check)
-    # of nested values and chunks, Arrow says how it came to the one that is wrong
+    # for nested values and chunks, the message begins with the way to the value that is wrong
     why = str(error).rpartition("Invalid: ")[2]
     raise SchemaMismatchError(
         f"table {table}, column '{column.name}': row {row}: a value that {column.type} cannot hold,"

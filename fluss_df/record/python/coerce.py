@@ -56,7 +56,7 @@ _TIMESTAMPS = frozenset({_R.TIMESTAMP_WITHOUT_TIME_ZONE, _R.TIMESTAMP_WITH_LOCAL
 _DIGITS = frozenset({*_TIMESTAMPS, _R.TIME_WITHOUT_TIME_ZONE})
 _NESTED = frozenset({_R.ARRAY, _R.MAP, _R.ROW})
 
-#: The times that Arrow's nanoseconds hold, in words.
+#: The range of times that an int64 of nanoseconds can hold, as text for errors.
 NANOSECONDS: Final = (
     "1677-09-21 to 2262-04-11, which is what nanoseconds hold (a precision of 6 or less holds more)"
 )
@@ -73,30 +73,12 @@ def coerce(
 ) -> pa.Table | pa.RecordBatch:
     """Return the rows with exactly the table's Arrow types, in the table's order.
 
-    Columns that already have their type are not copied.
+    The rows may have their columns in any order. Columns that already have their type are not
+    copied. With ``allow_missing``, nullable columns that the rows lack are filled with nulls.
+    ``upserts`` says whether the rows are upserted: only the advice in errors depends on it.
 
-    Parameters
-    ----------
-    data
-        The rows; any order of columns.
-    columns
-        The table's columns.
-    table
-        The table's name, for errors.
-    allow_missing
-        Fill nullable columns that the rows lack with nulls.
-    upserts
-        Whether the rows take the place of rows that are there, for errors.
-
-    Returns
-    -------
-    pyarrow.Table or pyarrow.RecordBatch
-        The same kind as ``data``.
-
-    Raises
-    ------
-    SchemaMismatchError
-        For data that does not fit, as the module says. Rows are counted from 0.
+    Raises SchemaMismatchError for data that does not fit, as the module says; rows are counted
+    from 0.
     """
     names = data.schema.names
     wanted = [column.name for column in columns]
@@ -123,7 +105,7 @@ def coerce(
 def _check_names(
     names: list[str], columns: Sequence[Column], table: str, allow_missing: bool, upserts: bool
 ) -> None:
-    # of a key or a partial update, not all columns that the table has
+    # for a key or a partial update, columns is a part of the table's: errors list that part
     wanted = [column.name for column in columns]
     known = set(wanted)
     given: set[str] = set()
@@ -179,23 +161,39 @@ def _null_message(table: str, path: str, t: DataType, row: int) -> str:
 
 
 def _odd_digits(t: DataType) -> int:
-    """Return how many decimal digits the Arrow unit has beyond the type's precision."""
+    """Return how many decimal digits the Arrow unit has beyond the type's precision.
+
+    Arrow has units of 0, 3, 6 and 9 digits: TIMESTAMP(4) is kept in microseconds, with 2 too many.
+    """
     return -(t.precision or 0) % 3 if t.root in _DIGITS else 0
 
 
 def _needs_no_look(t: DataType) -> bool:
-    """Return whether the Arrow type alone guarantees all but NOT NULL."""
+    """Return whether every array of the right Arrow type is valid, whatever its values are.
+
+    NOT NULL of the column itself is left aside: callers check that.
+    """
     if t.root is _R.CHAR or _odd_digits(t):
         return False
     children = [c for c in (t.element, t.key, t.value) if c is not None]
     children += [field.type for field in t.fields]
-    # a null below is only seen by looking; Arrow itself checks no NOT NULL
+    # NOT NULL of nested values has to be checked value by value: Arrow does not enforce it
     return all((c.nullable and _needs_no_look(c)) for c in children)
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where values come from, for errors; ``locate`` maps an index here to a row of the chunk."""
+    """Where an array stands in the data, for errors.
+
+    Attributes
+    ----------
+    path
+        The column, with the way to a nested value: ``a.b[]`` is the elements of field b of a.
+    first_row
+        How many rows of the data stand before this chunk.
+    locate
+        Maps an index of the array to a row of the chunk; None where the two are the same.
+    """
 
     table: str
     path: str
@@ -229,12 +227,12 @@ class _Place:
     ) -> SchemaMismatchError:
         kind = array.type
         if pa.types.is_timestamp(kind) and kind.unit != "ns" and to_arrow(t) in _IN_NANOSECONDS:
-            # of a coarser unit nothing is lost but what nanoseconds cannot hold
+            # casting a coarser unit to nanoseconds fails only for times out of their range
             why = f"is beyond {NANOSECONDS}: it cannot be stored"
         try:
             value = repr(array[index].as_py())
         except (ValueError, OverflowError):
-            # what Python's own types cannot hold, such as nanoseconds
+            # Python's own types cannot hold the value: datetime has no nanoseconds
             value = str(pc.cast(array.slice(index, 1), pa.string())[0])
         if len(value) > 100:
             value = value[:97] + "..."
@@ -246,7 +244,11 @@ class _Place:
     # ---- conversion ------------------------------------------------------------------------
 
     def convert(self, source: pa.Array, t: DataType, hidden: pa.Array | None = None) -> pa.Array:
-        """Convert one array; ``hidden`` marks nulls that a null row above put there."""
+        """Convert one array, checking its nulls and values.
+
+        ``hidden`` is true where a value is null only because the ROW around it is. Such a null does
+        not violate NOT NULL.
+        """
         array = _plain(source)
         target = to_arrow(t)
         nulls = array.is_null() if array.null_count and not t.nullable else None
@@ -276,7 +278,8 @@ class _Place:
                 self._check_round_trip(array, made, t)
             return made
         if t.root is _R.DECIMAL and pa.types.is_integer(source):
-            # Arrow asks for room for every value of the type; only the values must fit
+            # Arrow refuses int64 to decimal(p, s) unless every int64 would fit; by way of
+            # decimal(20, 0), which holds every integer, only the actual values have to
             return self._cast(pc.cast(array, pa.decimal128(20, 0)), t, target)
         if t.root is _R.BINARY and not pa.types.is_fixed_size_binary(source):
             self._first_false(
@@ -333,7 +336,7 @@ class _Place:
         return self._row(array, t, target)
 
     def _elements(self, array: pa.Array) -> tuple[pa.Array, pa.Array, _Place]:
-        """Return offsets and values of a list array without what null lists hide."""
+        """Return offsets and values of a list array, without the values below null lists."""
         lengths = pc.fill_null(pc.list_value_length(array), 0)
         offsets = np.zeros(len(array) + 1, np.int64)
         np.cumsum(lengths.to_numpy(zero_copy_only=False), out=offsets[1:])
@@ -389,7 +392,7 @@ class _Place:
             if name not in known or count > 1:
                 raise self.refuse(array.type, t, f"field '{name}' is unknown or there twice")
         children = []
-        # where a row is null, so are its fields: flatten() sees to it, and that is no NOT NULL
+        # flatten() makes the fields of a null row null; that does not violate their NOT NULL
         hidden = _mask(array)
         flat = dict(zip(names, array.flatten(), strict=True))
         for field, wanted in zip(t.fields, target, strict=True):

@@ -93,7 +93,7 @@ class Gathered:
     extend
         Adds the values of a row.
     deletes
-        Keys of rows to delete: how many rows were in front of it, and the values of its key.
+        For each row to delete: how many rows were added before it, and the values of its key.
     handle
         What the caller of a row gets.
     taken
@@ -125,7 +125,8 @@ class Gathered:
         assert self.taken is not None
         for start in range(self.taken, len(self.values), len(values)):
             found = self.values[start : start + len(values)]
-            # who added the same objects as a row on another thread may have this one's place
+            # another thread may have added the same objects as its row: either of the two may be
+            # taken
             if all(a is b for a, b in zip(found, values, strict=True)):
                 del self.values[start : start + len(values)]
                 return True
@@ -135,12 +136,8 @@ class Gathered:
 class RowGate:
     """The gate by which rows join others without a lock; see :meth:`RowCollector.taker`.
 
-    Attributes
-    ----------
-    open
-        The rows to join; None while each row is to be looked at one by one.
-    limit
-        From how many values on (rows times columns) ``full`` is called.
+    ``open`` has the rows to join; None while each row is to be looked at one by one. From ``limit``
+    values on (rows times columns), ``full`` is called.
     """
 
     __slots__ = ("limit", "open")
@@ -153,10 +150,11 @@ class RowGate:
 def _tests(
     columns: Sequence[Column], keys: Sequence[object], also: Check
 ) -> tuple[list[str], str, list[str], str, dict[str, Any]]:
-    """Return Python that reads a row indexed by ``keys``, says whether it surely fits, and has it.
+    """Return Python source that checks and takes a row, in four parts, and the names it needs.
 
-    The third part copies values that the caller may change while they wait; then they are those of
-    the fourth.
+    The first part reads the values of a row, which is indexed by ``keys``. The second is the
+    condition under which the row surely fits. The third copies values that the caller may change
+    while they wait. The fourth is the tuple of the values.
     """
     conditions = [f"len(row) == {len(columns)}"]
     reads = []
@@ -218,19 +216,8 @@ def _tried(column: Column, also: Check) -> Callable[[Any], bool]:
 class RowCollector:
     """Checks rows, and makes batches of those that were gathered.
 
-    Parameters
-    ----------
-    columns
-        The columns of the rows.
-    table
-        The name of the table, for errors.
-    also
-        What else is asked of rows, and raises SchemaMismatchError.
-
-    Attributes
-    ----------
-    width
-        How many columns there are.
+    ``also`` makes further checks of rows, and raises SchemaMismatchError. ``width`` is the number
+    of columns.
 
     Examples
     --------
@@ -258,10 +245,7 @@ class RowCollector:
     def values(self, row: Row) -> Sequence[Any]:
         """Return the values of a row, by column.
 
-        Raises
-        ------
-        SchemaMismatchError
-            When it does not fit, naming column and value.
+        Raises SchemaMismatchError when it does not fit, naming column and value.
         """
         kind = type(row)
         values = None
@@ -292,14 +276,14 @@ class RowCollector:
         Parameters
         ----------
         gate
-            Tells what to join, and when it is enough.
+            Tells what to join, and how many values are enough.
         full
-            Called when it is.
+            Called when there are enough.
         late
-            Called with what the row joined, its values, and the row, where that may have been
+            Called with what the row joined, its values, and the row, where the values may have been
             taken away in between.
         otherwise
-            Called for rows that are no dicts or do not surely fit, and while the gate is closed.
+            Called for rows that are not dicts or may not fit, and while the gate is closed.
         """
         reads, fits, keeps, values, namespace = _tests(self._columns, self._names, self._also)
         source = "\n".join(

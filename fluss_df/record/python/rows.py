@@ -135,17 +135,10 @@ class RowChecker:
 def rows_to_batch(rows: Sequence[Row], columns: Sequence[Column], table: str) -> pa.RecordBatch:
     """Convert rows to a batch of exactly the table's Arrow types.
 
+    Rows are dicts by column name, or lists or tuples in column order; mixed if need be.
+
     Raises SchemaMismatchError for a row or a value that does not fit, naming column and row (from
     0).
-
-    Parameters
-    ----------
-    rows
-        Dicts by column name, or lists or tuples in column order; mixed if need be.
-    columns
-        The columns, in order.
-    table
-        The table's name, for errors.
     """
     names = [column.name for column in columns]
     arrays = []
@@ -224,7 +217,7 @@ class _Builder:
             return self._floats(values, t)
         if memoryview in kinds:
             values = [bytes(v) if isinstance(v, memoryview) else v for v in values]
-        # binaries of another length are for coerce() to name
+        # coerce() refuses binaries of another length, and names them
         return self._arrow(values, pa.binary() if t.root is _R.BINARY else to_arrow(t), t)
 
     def _check_kinds(
@@ -232,7 +225,7 @@ class _Builder:
     ) -> None:
         for kind in kinds:
             good = issubclass(kind, classes)
-            # a bool is an int to Python, a datetime a date: not to a table
+            # in Python a bool is an int, and a datetime a date; in a table they are not
             good = good and not (kind is bool and t.root is not _R.BOOLEAN)
             good = good and not (t.root is _R.DATE and issubclass(kind, dt.datetime))
             if not good:
@@ -284,7 +277,7 @@ class _Builder:
             except (ValueError, TypeError, OverflowError) as error:
                 raise self.bad(index, value, t, str(error)) from None
         if all(number is None or not number % 1000 for number in numbers):
-            # of years that nanoseconds do not have
+            # one is of a year that an int64 of nanoseconds cannot hold
             micros = [None if number is None else number // 1000 for number in numbers]
             return self._arrow(micros, pa.int64(), t).cast(pa.timestamp("us", zone))
         return self._arrow(numbers, pa.int64(), t).cast(pa.timestamp("ns", zone))
@@ -360,7 +353,7 @@ class _Builder:
         return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
 
 
-# of NumPy's units, by how many nanoseconds there are in one, or how many there are of them in one
+# NumPy's units of time: how many nanoseconds one has, or how many a nanosecond has
 _NANOSECONDS: Final = {
     "D": 86_400 * 10**9, "h": 3600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3,
     "ns": 1,

@@ -38,7 +38,7 @@ from fluss_df.record.rows.nested import decode_nested, encode_nested
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 _R = TypeRoot
-# of some columns, what stands in each row for its value
+# by the name of a column: the encoded parts of its values, where its key has them already
 KnownParts = Mapping[str, Sequence[Part]]
 NONE_KNOWN: Final[KnownParts] = {}
 # about how many rows are worked on at once: what belongs to them stays in the processor's cache
@@ -50,7 +50,7 @@ def pieces(table: pa.Table, rows: int = BLOCK_ROWS) -> Iterator[pa.RecordBatch]:
     """Cut a table into equal batches of about that many rows, at most half as many again."""
     if len(table.columns) and table.column(0).num_chunks > 1:
         table = table.combine_chunks()
-    # a batch costs a quarter of a millisecond, however few rows it has: none for the rest alone
+    # a batch costs a quarter of a millisecond, however few its rows: the rest gets none of its own
     count = max(1, round(table.num_rows / rows))
     yield from table.to_batches(max_chunksize=max(1, -(-table.num_rows // count)))
 
@@ -98,13 +98,10 @@ class RowEncoder:
     def encode(self, table: pa.Table) -> EncodedRows:
         """Encode all rows.
 
+        ``table`` has exactly the columns of the encoder, with their Arrow types.
+
         Raises SchemaMismatchError for other columns or types, a null in a column that is NOT NULL,
         or a value that rows cannot hold (a TIME with digits below the millisecond).
-
-        Parameters
-        ----------
-        table
-            The rows, with exactly the columns and their Arrow types.
         """
         check_columns(table, self.columns)
         made = []
@@ -119,7 +116,8 @@ class RowEncoder:
     ) -> list[Part]:
         """Return the parts of the rows of a batch, for rows within something larger.
 
-        Those of columns that keys have, which are the same and without nulls, may be known.
+        ``known`` has the parts of columns that were encoded for the key. They have the same form in
+        a row, and no nulls.
         """
         n = batch.num_rows
         width = (len(self.columns) + 7) // 8
@@ -167,12 +165,8 @@ def _encode(array: pa.Array, t: DataType, path: str) -> Blobs:
 class RowDecoder:
     r"""Decodes compacted rows to Arrow. Immutable and thread safe.
 
-    Parameters
-    ----------
-    columns
-        The columns of the rows, in order.
-    target
-        The columns wanted, in the order wanted; all by default. Others are skipped over.
+    ``columns`` are those of the rows, in order. ``target`` names the columns wanted, in the order
+    wanted; None for all. Others are skipped over.
 
     Examples
     --------
@@ -292,7 +286,7 @@ class Cursor:
         return values
 
     def _sizes(self, valid: Bools | None, fail: rv.Fail) -> Int64s:
-        # bytes are read in a sixth of the time of words that stand anywhere
+        # bytes are read in a sixth of the time of unaligned words
         sizes = self.data.take(self.at)
         if valid is not None:
             sizes *= valid

@@ -50,7 +50,7 @@ class RowEncoder(compacted.RowEncoder):
         first_row: int = 0,
         known: compacted.KnownParts = compacted.NONE_KNOWN,
     ) -> list[Part]:
-        """Return the parts of the rows of a batch; those of keys are of no use here."""
+        """Return the parts of the rows of a batch; those of keys have another form here."""
         n = batch.num_rows
         heads = [np.zeros(n, np.uint64) for _ in range((len(self.columns) + 7) // 8)]
         variable = [i for i, column in enumerate(self.columns) if _is_variable(column.type)]
@@ -86,7 +86,7 @@ def _field_parts(
         return [values]
     width = t.length or 0
     n = len(values.lengths)
-    # servers take the zeros at the end of both for filling
+    # servers strip zero bytes at the end of CHAR(n) and BINARY(n), as they take them for padding
     last = values.data[values.starts + np.maximum(values.lengths - 1, 0)]
     over = (values.lengths > width) | ((last == 0) & (values.lengths > 0))
     if over.any():

@@ -188,7 +188,7 @@ def _encode_elements(
             place = np.where(short, mark, place)
             word_view(out)[at] = place
             where = np.where(short, at, base + behind)
-            # in the order of addresses within an array, the long ones apart
+            # copied in the order of addresses within an array, the long ones apart
             for part in (np.flatnonzero(short), np.flatnonzero(~short)):
                 copy_blobs(values.data, starts[part], lengths[part], out, where[part], exact=True)
         else:
@@ -310,7 +310,7 @@ def _decode_elements(
         offset = np.where(inline, header[owner] + index * width, offset)
         length = np.where(inline, short, length)
     _require(offset + length <= size, path, "a value outside its array")
-    # values may not share bytes: a few would then grow to many
+    # values may not share bytes: a small hostile row would else grow large
     used = np.bincount(owner, length, len(counts)) if total else np.zeros(len(counts))
     _require(used <= lengths, path, "values of more bytes than their array")
     blobs = Blobs(data, np.where(null, 0, base + offset), np.where(null, 0, length))

@@ -219,7 +219,7 @@ def build(values: Values, t: DataType, valid: Bools | None, fail: Fail) -> pa.Ar
             raise fail("a boolean is neither 0 nor 1", raw > 1)
         data = np.packbits(raw.astype(np.uint8), bitorder="little")
     elif root is _R.TIME_WITHOUT_TIME_ZONE:
-        # negative ones are large here
+        # negative numbers are large as unsigned ones
         if (raw >= _DAY_MS).any():
             raise fail("a time beyond the day", raw >= _DAY_MS)
         millis = raw.astype(np.int64)
@@ -267,10 +267,10 @@ def _build_stamps(values: Stamps, kind: pa.DataType, valid: Bools | None, fail: 
     else:
         per = 1_000 if unit == "us" else 1_000_000
         data = millis * per + (nanos // 1_000 if unit == "us" else nanos)
-        # what is beyond 64 bits wraps around, and does not come back
+        # a product beyond 64 bits wraps around, and its quotient is another number
         over = data // per != millis
         if over.any():
-            # a row can hold it, and is not damaged: to send or fetch it again would not help
+            # the row is not damaged, so to fetch or send it again would not help
             error = fail(f"a timestamp beyond the {unit} that Arrow can hold", over)
             raise FlussError(error.message, ErrorCode.INVALID_TIMESTAMP_EXCEPTION)
     return _array(kind, len(millis), data, valid)
@@ -349,5 +349,5 @@ def _wide_decimals(values: Blobs, kind: pa.DataType, valid: Bools | None, fail: 
 def _big_endian(words: npt.NDArray[np.unsignedinteger], starts: Int64s, lengths: Int64s) -> Int64s:
     """Return the signed number in the ``lengths`` (0 to 8) bytes from each start."""
     raw = words[starts].astype(np.uint64).byteswap().view(np.int64)
-    # the bytes wanted are the upper ones; a shift by all bits is none in C
+    # the bytes wanted are the upper ones; C does not define a shift by all 64 bits
     return np.where(lengths > 0, raw >> (8 * (8 - np.maximum(lengths, 1))), 0)

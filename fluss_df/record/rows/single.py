@@ -30,7 +30,7 @@ _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
 
 Encode = Callable[[Any], bytes | None]
-# bytes and a place to a value and the place behind it
+# takes bytes and a place in them; returns the value there, and the place behind it
 Read = Callable[[bytes, int], tuple[Any, int]]
 
 
@@ -68,7 +68,7 @@ def _date(value: Any) -> bytes | None:
 
 
 def _float(value: Any) -> bytes | None:
-    # a NaN has bits that Python does not keep
+    # a NaN has payload bits, which Python does not keep
     return _FLOAT.pack(value) if type(value) is float and value == value else None
 
 
@@ -202,10 +202,8 @@ def row_encoder(
 ) -> Callable[[Sequence[Any]], bytes | None] | None:
     r"""Return what encodes one compacted row; None where that takes a ``RowEncoder``.
 
-    Returns
-    -------
-    callable or None
-        Takes values as Arrow's ``as_py`` gives them.
+    The encoder takes values as Arrow's ``as_py`` gives them. It returns None for values that take a
+    ``RowEncoder``.
 
     Examples
     --------
@@ -384,11 +382,9 @@ def row_decoder(
 ) -> Callable[[bytes, int], dict[str, Any] | None] | None:
     r"""Return what decodes one compacted row; None where that takes a ``RowDecoder``.
 
-    Returns
-    -------
-    callable or None
-        Takes bytes and where the row, which ends with them, begins; returns its values, as those
-        of an Arrow table's ``to_pylist``.
+    The decoder takes bytes, and where in them the row begins; the row ends with them. It returns
+    the values as an Arrow table's ``to_pylist`` does, or None for a row that takes a
+    ``RowDecoder``.
 
     Examples
     --------
