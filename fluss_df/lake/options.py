@@ -28,16 +28,10 @@ _SHORTEST_SECRET: Final = 4
 
 @dataclass(frozen=True)
 class LakeOptions:
-    """The catalog of a lake table.
+    """The catalog of a lake table, which has the same path there as in Fluss.
 
-    Parameters
-    ----------
-    path
-        The table; it has the same names in the lake.
-    format
-        ``"iceberg"``, ``"paimon"`` or ``"lance"``.
-    properties
-        The options of the catalog, as the cluster has them below ``datalake.<format>.``.
+    ``format`` is ``"iceberg"``, ``"paimon"`` or ``"lance"``. ``properties`` are the options of the
+    catalog, as the cluster has them below ``datalake.<format>.``.
     """
 
     path: TablePath
@@ -65,15 +59,8 @@ def is_lake_table(info: TableInfo) -> bool:
 def lake_options(info: TableInfo, readable: Sequence[str] = READABLE) -> LakeOptions:
     """Return where the lake half of a table is.
 
-    Raises ``INVALID_TABLE_EXCEPTION`` for a table without a lake; ``UNSUPPORTED_VERSION`` for a
-    format that is not read.
-
-    Parameters
-    ----------
-    info
-        The table.
-    readable
-        The formats that whoever asks can read.
+    Raises ``INVALID_TABLE_EXCEPTION`` for a table without a lake, and ``UNSUPPORTED_VERSION`` for a
+    format that is not in ``readable``.
     """
     name = info.lake_format
     if name is None or not is_lake_table(info):

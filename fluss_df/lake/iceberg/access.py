@@ -37,14 +37,8 @@ class StorageAccess:
     """What Polars needs to read the files of a table where they are not local.
 
     A catalog may hand out credentials that end after minutes (REST catalogs do). Polars asks for
-    them again when they end, also in a query that takes longer.
-
-    Parameters
-    ----------
-    table
-        The table.
-    reopen
-        Opens it again, with new credentials; None where it cannot.
+    them again when they end, also in the middle of a query: ``reopen`` then opens the table with
+    new credentials. It is None where the table cannot be opened again.
     """
 
     def __init__(self, table: Table, reopen: Callable[[], Table] | None = None) -> None:

@@ -37,14 +37,8 @@ def lake_frame(
 ) -> pl.LazyFrame:
     """Return the rows of a snapshot with all columns of the lake table.
 
-    Parameters
-    ----------
-    table, files
-        The table, and what its snapshot is made of.
-    access
-        How its files are reached; None for what the table says.
-    columns_of
-        What :func:`lake_columns` says of the table, where it is known.
+    Without ``access``, files are reached by the options of the table itself. ``columns_of`` is what
+    :func:`lake_columns` returns for the table, for callers that have it already.
     """
     schema, ids = columns_of or lake_columns(table)
     options = (access or StorageAccess(table)).scan_options()

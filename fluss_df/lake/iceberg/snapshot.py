@@ -30,14 +30,9 @@ class IcebergFile(DataFile):
 class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
     """One snapshot of an Iceberg table.
 
-    Raises FlussError where the table has no such snapshot any more, or files that are not Parquet.
-
-    Parameters
-    ----------
-    path, table, snapshot_id
-        The table, and the snapshot.
-    reopen
-        Opens the table again, where its credentials end; None where it cannot.
+    Raises FlussError where the table does not have the snapshot any more, or where a file is not
+    Parquet. ``reopen`` opens the table again when its credentials end; None where it cannot be
+    opened again.
     """
 
     def __init__(

@@ -36,13 +36,7 @@ _BRANCH: Final = "main"
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What was done.
-
-    Parameters
-    ----------
-    snapshots, files
-        How many snapshots were expired, and how many files deleted.
-    """
+    """How many snapshots were expired, and how many files deleted."""
 
     snapshots: int = 0
     files: int = 0
@@ -51,15 +45,9 @@ class Expired:
 def expirable(table: Table, age_s: float, now_ms: float | None = None) -> list[int]:
     """Return the ids of the snapshots that may be expired.
 
-    Parameters
-    ----------
-    table
-        The lake table as it is now.
-    age_s
-        For how many seconds a snapshot stays after queries began to read a newer one. The table's
-        own property ``history.expire.max-snapshot-age-ms`` goes before it.
-    now_ms
-        The time, in milliseconds since 1970; None for now.
+    A snapshot stays for ``age_s`` seconds after queries began to read a newer one. Where the table
+    has the property ``history.expire.max-snapshot-age-ms``, that age holds instead. ``now_ms`` is
+    the time in milliseconds since 1970; None takes the clock's.
     """
     properties = table.metadata.properties
     age_ms = float(properties.get(_AGE_PROPERTY, age_s * 1000))

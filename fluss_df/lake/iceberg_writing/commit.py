@@ -105,8 +105,8 @@ def commit_snapshot(
 ) -> int:
     """Commit a snapshot on top of the one that ``table`` was loaded with; return its id.
 
-    It is tried once, and the catalog refuses it when anybody committed meanwhile: offsets that
-    were read before would not be those that the rows are added to.
+    It is tried once, and the catalog refuses it when anybody committed meanwhile: offsets that were
+    read before would not be those that the rows are added to.
 
     Raises pyiceberg.exceptions.CommitFailedException when the table is another by now, and
     NotCommittedError where the files of the snapshot cannot be written; nothing was committed.
@@ -118,13 +118,13 @@ def commit_snapshot(
     added
         New data files.
     removed
-        Data files that are in it no more.
+        Data files that the new snapshot does not have any more.
     dropped_deletes
         All delete files of the table, where none applies to a file that stays; else none.
     properties
         For the snapshot's summary.
     same_rows
-        Whether the new files have the rows of those that go, and no others.
+        Whether the new files have exactly the rows of the removed ones.
     """
     transaction = table.transaction()
     replaces = bool(removed or dropped_deletes)

@@ -39,19 +39,9 @@ def small_files(files: PartitionFiles) -> list[tuple[int, DataFile]]:
 def compact(table: Table, properties: Mapping[str, str]) -> int | None:
     """Merge the small files of a log table; return the snapshot that has the merged ones.
 
-    Rows keep the order of their offsets.
-
-    Parameters
-    ----------
-    table
-        The table as it is after the commit of this service.
-    properties
-        Those of that commit: how far the table is tiered does not change.
-
-    Returns
-    -------
-    int or None
-        None where there was nothing to merge, or somebody committed meanwhile.
+    Rows keep the order of their offsets. ``table`` is loaded after this service's commit, and
+    ``properties`` are those of that commit, because merging does not change how far the table is
+    tiered. Returns None where there was nothing to merge, or another writer committed meanwhile.
     """
     snapshot = table.current_snapshot()
     # every commit makes a manifest, so that few manifests mean few small files

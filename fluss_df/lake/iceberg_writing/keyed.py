@@ -35,14 +35,8 @@ def last_changes(
 ) -> tuple[pl.DataFrame, pa.Table]:
     """Return the keys that changed, as the lake has them, and the rows that are there of them.
 
-    Parameters
-    ----------
-    changes
-        A bucket's changes in their order, with ``_change_type`` as a column.
-    keys
-        The columns of the primary key.
-    in_lake
-        Returns keys as the lake has them: keys that are equal there are the same in Fluss.
+    ``changes`` are those of a bucket in their order, with the column ``_change_type``. ``in_lake``
+    converts keys to the lake's types: keys that are equal there are one key in Fluss, too.
     """
     tables = []
     for table in changes:
@@ -67,23 +61,23 @@ def replace_rows(
 ) -> Replacement:
     """Write the files that a partition has after its rows of some keys were replaced.
 
-    Files with a row of such a key, or with rows that delete files delete, are written again
-    without them: afterwards no delete file applies to a file of the partition.
+    Files with a row of such a key, or with rows that delete files delete, are written again without
+    them: afterwards no delete file applies to a file of the partition.
 
     Parameters
     ----------
     files
-        Of the table.
+        Writes the new files.
     partition
         The values of the partition's fields.
     existing
-        The files that it has.
+        The files that the partition has.
     keys
         The columns of the primary key.
     touched
-        The keys whose rows go.
+        The keys whose rows are removed.
     rows
-        The rows that come, as they are in the lake.
+        The rows that are added, with the columns of the lake table.
     """
     live = LiveRows(files.table, existing)
     removed = [

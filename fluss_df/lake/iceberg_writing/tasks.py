@@ -48,20 +48,10 @@ class IcebergWritten(Written):
 
 
 class IcebergTaskWriter:
-    """Writes the tasks of one table's round.
+    """Writes the tasks of one table's round, as planned with the lake snapshot ``snapshot_id``.
 
-    Parameters
-    ----------
-    connection
-        The cluster.
-    info
-        The table.
-    table
-        Its lake table.
-    snapshot_id
-        The lake snapshot that the round was planned with; None where there was none.
-    files
-        The files of a primary-key table in that snapshot; None to find them.
+    There is None before the first snapshot. ``files`` are those of a primary-key table in the
+    snapshot; None has the writer find them.
     """
 
     def __init__(

@@ -139,12 +139,9 @@ def _understood(table: TableFiles, name: str, read: Callable[[bytes], T]) -> T:
 
 
 def read_avro(table: TableFiles, name: str) -> list[dict[str, Any]]:
-    """Return the records of a manifest, or of a list of them.
+    """Return the records of a manifest, or of a list of manifests.
 
-    Raises
-    ------
-    FlussError
-        Where it is not there, or damaged.
+    Raises FlussError where the file is missing or damaged.
     """
 
     def read(content: bytes) -> list[Any]:
@@ -180,19 +177,10 @@ def require_known(table: TableFiles, schema: LakeSchema) -> None:
 
 
 def live_entries(table: TableFiles, said: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return what manifests say of the files of a snapshot, each with the manifest.
+    """Return what manifests say of the files of a snapshot, each with the manifest's name.
 
-    Parameters
-    ----------
-    table
-        The table.
-    said
-        What the snapshot says of itself.
-
-    Raises
-    ------
-    FlussError
-        Where a manifest is not there, or damaged.
+    ``said`` is the content of the snapshot's own file. Raises FlussError where a manifest is
+    missing or damaged.
     """
     found: dict[tuple[Any, ...], tuple[str, dict[str, Any]]] = {}
     for name in _LISTS:

@@ -51,12 +51,9 @@ class TableFiles:
             )
 
     def read(self, name: str) -> bytes:
-        """Return a file of the table, given its path there, or an absolute one.
+        """Return the content of a file; its name is relative to the table's folder, or absolute.
 
-        Raises
-        ------
-        FlussError
-            ``LAKE_SNAPSHOT_NOT_EXIST`` where it is gone.
+        Raises FlussError ``LAKE_SNAPSHOT_NOT_EXIST`` where the file is gone.
         """
         place = self.at(name)
         try:

@@ -43,15 +43,10 @@ def latest_snapshot(table: TableFiles) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The snapshot that a commit is planned with.
+    """The snapshot that a commit is planned with; its number is 0 where the table had none.
 
-    Parameters
-    ----------
-    number
-        Its number; 0 where the table had none.
-    mark
-        What tells it from another one with this number: a table that was rolled back gives numbers
-        again.
+    A table that was rolled back gives numbers again: ``mark`` tells the snapshot from another one
+    with its number.
     """
 
     number: int
@@ -87,10 +82,7 @@ class OutcomeUnknownError(Exception):
 def read_said(table: TableFiles, number: int) -> Said:
     """Return what a snapshot says of itself.
 
-    Raises
-    ------
-    FlussError
-        Where it is not there, or damaged.
+    Raises FlussError where its file is missing or damaged.
     """
     name = f"snapshot/snapshot-{number}"
     try:
@@ -112,32 +104,14 @@ def commit_snapshot(
 ) -> int:
     """Commit new files on top of the snapshot that a round was planned with; return its number.
 
-    Compactions by others since then change no rows: the snapshot comes on top of them. One that
-    removes files is a compaction itself, and comes on top of the snapshot that it read or not at
-    all.
+    Compactions by others since then change no rows: the snapshot comes on top of them. A commit
+    that removes files is a compaction itself. It comes on top of the snapshot that it read or not
+    at all. ``removed`` has the manifest entries of the files whose rows are in the new ones.
 
-    Parameters
-    ----------
-    table, schema
-        The table.
-    base
-        The snapshot of the plan.
-    files
-        The files that come.
-    properties
-        For the snapshot.
-    removed
-        What manifests say of the files whose rows are in the new ones.
-
-    Raises
-    ------
-    LakeMovedError
-        When rows were committed meanwhile, or the table was rolled back; for a compaction, when
-        anything was committed.
-    NotCommittedError
-        Where a file cannot be read or written.
-    OutcomeUnknownError
-        Where the storage does not say whether the snapshot is there: its files stay.
+    Raises LakeMovedError when rows were committed meanwhile or the table was rolled back, and for a
+    compaction when anything was committed. Raises NotCommittedError where a file cannot be read or
+    written. Raises OutcomeUnknownError where the storage does not say whether the snapshot is
+    there: its files stay then.
     """
     for _ in range(_ATTEMPTS):
         manifests = ManifestWriter(table, schema)
@@ -250,15 +224,11 @@ def _sync(files: Sequence[Path]) -> None:
 def _put(table: TableFiles, number: int, text: str) -> bool:
     """Make the file of a snapshot; return whether there was none.
 
-    A link is made where there is no file, and only there: of two that commit the same number one
-    is refused, whatever others do between a look and a rename.
+    A hard link is made only where there is no file yet: of two writers that commit the same number
+    one is refused. To look first and rename then would let both succeed.
 
-    Raises
-    ------
-    OSError
-        Where it cannot be made.
-    OutcomeUnknownError
-        Where it cannot be read whether it was made.
+    Raises OSError where the file cannot be made, and OutcomeUnknownError where it cannot be found
+    out whether it was made.
     """
     path = Path(table.at(f"snapshot/snapshot-{number}"))
     path.parent.mkdir(exist_ok=True)

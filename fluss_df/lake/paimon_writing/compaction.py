@@ -45,18 +45,10 @@ _TRIGGER: Final = "5"
 def compact(table: TableFiles, schema: WriteSchema, properties: Mapping[str, str]) -> int | None:
     """Merge files where it is worth it; return the snapshot that has the merged ones.
 
-    Parameters
-    ----------
-    table, schema
-        The table as it is after the commit of this service.
-    properties
-        Those of that commit: how far the table is tiered does not change.
-
-    Returns
-    -------
-    int or None
-        None where there was nothing to merge, somebody committed meanwhile, or the table's options
-        leave it to others.
+    ``schema`` is the table's after this service's commit, and ``properties`` are those of that
+    commit, because merging does not change how far the table is tiered. Returns None where there
+    was nothing to merge, another writer committed meanwhile, or the table's options leave merging
+    to others.
     """
     base = newest_base(table)
     said = read_said(table, base.number)

@@ -54,13 +54,13 @@ class NewFile:
     path
         Where it is.
     partition, bucket
-        Where its rows are in the table: a binary row, and a number.
+        Of its rows: the values of the partition's columns as a binary row, and the bucket's number.
     changelog
         Whether it has changes for readers of streams, rather than rows.
     rows
         How many rows it has.
     entry
-        What its manifest says of it.
+        Its entry in a manifest.
     """
 
     path: str
@@ -74,17 +74,7 @@ class NewFile:
 class PaimonFiles:
     """Makes data files of one table.
 
-    Parameters
-    ----------
-    table
-        Where its files are.
-    schema
-        How they are written.
-
-    Raises
-    ------
-    FlussError
-        For an option that says no size.
+    Raises FlussError where an option of the table should be a size and is not.
     """
 
     def __init__(self, table: TableFiles, schema: WriteSchema) -> None:
@@ -229,15 +219,7 @@ class _File:
 
 
 class _RolledWriter(ABC):
-    """Writes the rows of a bucket in row groups, file after file.
-
-    Parameters
-    ----------
-    files
-        Of the table.
-    partition, bucket
-        Where the rows are.
-    """
+    """Writes the rows of a bucket in row groups, file after file."""
 
     def __init__(self, files: PaimonFiles, partition: bytes, bucket: int) -> None:
         self._files = files
@@ -296,14 +278,7 @@ class _RolledWriter(ABC):
 class LogWriter(_RolledWriter):
     """Writes the rows of a bucket of a log table, file after file; close it to have the files.
 
-    Parameters
-    ----------
-    files
-        Of the table.
-    partition, bucket
-        Where the rows are.
-    compacted
-        Whether they are of files that were there before.
+    ``compacted`` says that the rows come from files which the table had before.
     """
 
     def __init__(
@@ -331,13 +306,6 @@ class KeyedWriter:
 
     Changes are sorted by key in parts that memory holds. Each part is a file of the newest change
     of each key, and a file of all changes where the table has a changelog.
-
-    Parameters
-    ----------
-    files
-        Of the table.
-    partition, bucket
-        Where the rows are.
     """
 
     def __init__(self, files: PaimonFiles, partition: bytes, bucket: int) -> None:
@@ -350,14 +318,8 @@ class KeyedWriter:
     def write(self, rows: pa.Table, kinds: pa.Array, sequences: pa.Array) -> None:
         """Write changes.
 
-        Parameters
-        ----------
-        rows
-            With the columns of the table.
-        kinds
-            What each is: 0 for an insert, 1 and 2 for before and after an update, 3 for a delete.
-        sequences
-            Their sequence numbers, which rise.
+        Each row has a kind: 0 for an insert, 1 and 2 for before and after an update, 3 for a
+        delete. Each has a sequence number; these must rise.
         """
         if not rows.num_rows:
             return
@@ -417,14 +379,7 @@ class KeyedWriter:
 class MergedWriter(_RolledWriter):
     """Writes the rows of a bucket of a primary-key table, each key once; close it for the files.
 
-    Parameters
-    ----------
-    files
-        Of the table.
-    partition, bucket
-        Where the rows are.
-    level
-        Of the files.
+    The files get this level of the bucket.
     """
 
     def __init__(self, files: PaimonFiles, partition: bytes, bucket: int, level: int) -> None:

@@ -112,15 +112,8 @@ Entry = dict[str, Any]
 class ManifestWriter:
     """Writes the manifests of one snapshot.
 
-    Parameters
-    ----------
-    table, schema
-        The table.
-
-    Attributes
-    ----------
-    made
-        The paths of the files that were written: of a snapshot that does not come they go.
+    ``made`` has the paths of the files that it wrote. They are deleted where the snapshot is not
+    committed.
     """
 
     table: TableFiles

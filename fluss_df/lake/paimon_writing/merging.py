@@ -63,19 +63,9 @@ def merged(
 ) -> Iterator[pa.Table]:
     """Yield the newest row of each key, in the order of keys, without deletes.
 
-    Parameters
-    ----------
-    runs
-        How many rows each has, and its files: keys rise from file to file, and within each.
-    schema
-        The table.
-    path
-        The table, for errors.
-
-    Raises
-    ------
-    FlussError
-        Where the keys of a run do not rise.
+    A run is the number of its rows, and the names of its files: keys rise within each file, and
+    from file to file. ``path`` is the table's, for errors. Raises FlussError where the keys of a
+    run do not rise.
     """
     total = max(sum(rows for rows, _ in runs), 1)
     # shares, so that all runs go forward together

@@ -26,14 +26,9 @@ KNOWN: Final = frozenset({*_FIXED, *TEXTS, *BYTES, *TIMES, "DECIMAL"})
 
 
 def binary_row(values: Sequence[Any], kinds: Sequence[FieldType]) -> bytes:
-    """Return a row.
+    """Return a row of values, as :func:`fluss_df.lake.paimon.binary_rows.value_at` returns them.
 
-    Parameters
-    ----------
-    values
-        As :func:`fluss_df.lake.paimon.binary_rows.value_at` returns them.
-    kinds
-        Their types, which are of those in :data:`KNOWN`.
+    Their types must be among :data:`KNOWN`.
     """
     count = len(values)
     bits = bytearray((count + 63 + 8) // 64 * 8)

@@ -68,7 +68,7 @@ class WriteSchema:
     rows
         The columns of the table, with their ids.
     keys
-        The names of the columns of the key within a partition.
+        The columns of the primary key without those by which the table is partitioned.
     file
         The columns of files; those of primary-key tables have more.
     """
@@ -99,12 +99,9 @@ class WriteSchema:
 
 
 def write_schema(table: TableFiles, content: bytes) -> WriteSchema:
-    """Return how the rows of a version of a table's schema stand in files.
+    """Return how the rows of a version of a table's schema are written to files.
 
-    Raises
-    ------
-    FlussError
-        For a table that is not written here, with what it has.
+    Raises FlussError for a table that fluss_df cannot write, and names what it has.
     """
     lake = read_schema(content)
     _require_written(table, lake)

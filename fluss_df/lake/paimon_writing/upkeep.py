@@ -27,13 +27,7 @@ _CHANGELOG_STAYS: Final = ("changelog.num-retained", "changelog.time-retained")
 
 
 class PaimonUpkeep:
-    """A Paimon table that is looked after; see :class:`LakeUpkeep`.
-
-    Parameters
-    ----------
-    options
-        Where it is.
-    """
+    """A Paimon table that is looked after; see :class:`LakeUpkeep`."""
 
     def __init__(self, options: LakeOptions) -> None:
         self._table = TableFiles(options)

@@ -22,14 +22,7 @@ logger = logging.getLogger("fluss_df.lake.tiering")
 class RoundPlan:
     """Finds out how far a table is tiered, and what to read.
 
-    Parameters
-    ----------
-    connection
-        The cluster.
-    info
-        The table.
-    most
-        How many offsets of a bucket one round tiers at the most.
+    ``most`` is how many offsets of a bucket one round tiers at the most.
     """
 
     def __init__(self, connection: ClientContext, info: TableInfo, most: int) -> None:
@@ -43,12 +36,8 @@ class RoundPlan:
         """Return the lake's offsets, after telling Fluss of a snapshot that it does not know.
 
         A service that ended between its commit in the lake and the word to the coordinator left
-        such a snapshot: its rows are in the lake, and must not be read again.
-
-        Parameters
-        ----------
-        newest
-            The newest tiered snapshot of the lake table; None where there is none.
+        such a snapshot: its rows are in the lake, and must not be read again. ``newest`` is the
+        newest tiered snapshot of the lake table, None where there is none.
         """
         try:
             known = self._coordinator.known_snapshot(self._path)

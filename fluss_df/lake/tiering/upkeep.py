@@ -22,10 +22,7 @@ _ORPHANS_EVERY_S: Final = 86400.0
 class Upkeep:
     """The upkeep of the tables of one tiering service, after their rounds.
 
-    Parameters
-    ----------
-    keep_s
-        As ``keep_snapshots_s`` of :class:`~fluss_df.lake.TieringService`.
+    ``keep_s`` is ``keep_snapshots_s`` of :class:`~fluss_df.lake.TieringService`.
     """
 
     def __init__(self, keep_s: float | None) -> None:
