@@ -68,16 +68,11 @@ def placeholders(tree: exp.Expr) -> dict[int, list[exp.Expr]]:
 def bind(tree: exp.Expr, values: Sequence[Any]) -> exp.Expr:
     """Return a copy of a statement with values in the places of its parameters.
 
-    No text is put into SQL: the nodes of the parameters are replaced by nodes of literals.
+    No text is put into SQL: the nodes of the parameters are replaced by nodes of literals. The
+    values are scalars of Arrow, or values of Python.
 
-    Raises FlussError for another number of values, and a value that SQL has no literal for.
-
-    Parameters
-    ----------
-    tree
-        The statement.
-    values
-        Scalars of Arrow, or values of Python.
+    Raises FlussError where the statement has another number of parameters, or where SQL has no
+    literal for a value.
     """
     wanted = len(placeholders(tree))
     if wanted != len(values):

@@ -56,13 +56,13 @@ class PlainQuery:
     Attributes
     ----------
     table
-        The name, of which a view may have the same.
+        The name, which a view may have as well.
     columns
-        What is wanted; None for all columns.
+        The wanted columns; None for all.
     before
-        What stands in front of columns: the table, or a column with fields that is called so.
+        The names that precede a dot in the query: the table, or a column that has fields.
     has_condition
-        Whether it has a ``WHERE``, of comparisons with values.
+        Whether it has a ``WHERE`` that compares columns with values.
     """
 
     table: TablePath
@@ -112,14 +112,9 @@ def _has_more(part: exp.Expr, *known: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PlainRead:
-    """What is read for a query, planned.
+    """The planned read of a table for a query.
 
-    Attributes
-    ----------
-    read
-        The read of the table.
-    columns
-        The columns of the result, by their names in the table.
+    ``columns`` are those of the result, by their names in the table.
     """
 
     read: LogRead
@@ -153,12 +148,7 @@ def plain_read(query: PlainQuery, frame: pl.LazyFrame, schema: pa.Schema) -> Pla
     """Return what is read for a query, planned now.
 
     None where the rows are not those of a log alone, and where Polars gives other types than the
-    table has.
-
-    Parameters
-    ----------
-    query, frame, schema
-        The query, its frame, and the schema of its result.
+    table has. ``frame`` is the query in Polars, and ``schema`` that of its result.
     """
     found = planned_filtered(frame)
     read = found[0] if found is not None and len(found) == 1 else None

@@ -174,12 +174,10 @@ class QueryRun(Closing):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the result; those of a statement that is no query are known once it ran.
+        """The columns of the result.
 
-        Raises
-        ------
-        FlussError
-            When such a statement fails.
+        For a statement that is not a query they are known once it ran: this runs it, and raises
+        FlussError where it fails.
         """
         if self._schema is None:
             self._run_statement()
@@ -189,10 +187,7 @@ class QueryRun(Closing):
     def explain(self) -> str:
         """Return what the query would read of Fluss now; the plan of one that reads nothing there.
 
-        Raises
-        ------
-        FlussError
-            For a statement that is no query.
+        Raises FlussError for a statement that is no query.
         """
         if self._frame is None:
             raise FlussError("only queries have a plan: this statement is run as it stands")
@@ -305,12 +300,8 @@ class QueryRun(Closing):
         """End it, from any thread: who waits for its rows gets QueryCancelledError at once.
 
         Its scans end within a quarter of a second. What Polars computes of rows that it has goes on
-        in the background until it is done. What a statement has written stays written.
-
-        Parameters
-        ----------
-        reason
-            What the error says besides.
+        in the background until it is done. What a statement has written stays written. The error
+        also has the ``reason``, where one is given.
         """
         self._flow.end(_cancelled(reason))
 

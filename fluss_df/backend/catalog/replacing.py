@@ -34,13 +34,6 @@ class Replacing:
 
     The server refuses some definitions, and rows may not fit: so the new table is made beside the
     old one first, with its rows, which are never only in this process.
-
-    Parameters
-    ----------
-    connection
-        Where it is.
-    path, descriptor
-        The table, and what it becomes.
     """
 
     connection: FlussConnection
@@ -48,13 +41,10 @@ class Replacing:
     descriptor: TableDescriptor
 
     def replace(self, rows: pl.DataFrame | None = None) -> None:
-        """Have the new table, with these rows, stand for the old one.
+        """Replace the old table by the new one, with these rows.
 
-        Raises
-        ------
-        FlussError
-            For a definition that is refused, or rows that do not fit: nothing has changed. Where
-            servers fail behind that, it says where the rows are.
+        Raises FlussError for a definition that is refused, or rows that do not fit: then nothing
+        has changed. Where servers fail after that, the error says where the rows are.
         """
         admin = self.connection.get_admin()
         with self._beside(rows) as beside:

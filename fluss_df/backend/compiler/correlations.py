@@ -31,18 +31,19 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A relation of a subquery, above the first one that speaks of the rows around it.
+    """A relation of a subquery, above the first one that refers to the outer rows.
 
-    Parameters
+    Each step's relation is computed from that of the step before. The other attributes are the
+    conditions of a filter.
+
+    Attributes
     ----------
-    relation
-        The relation, over the one of the step before.
     own
-        Of a filter, the conditions on the subquery's own rows.
+        Those on the subquery's own rows.
     keys
-        Of a filter, the pairs that are to be equal: a value of the rows around, and one of its own.
+        Pairs that are to be equal: a value of the outer rows, and one of the subquery's own.
     residual
-        Of a filter, the other conditions on pairs of rows.
+        The other conditions on pairs of rows.
     """
 
     relation: ops.Relation
@@ -53,14 +54,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """What a subquery says of the rows around it.
+    """How a subquery refers to the rows of the query around it, the outer rows.
 
-    Parameters
-    ----------
-    base
-        A relation that says nothing of them.
-    steps
-        What is computed of its rows, one after another.
+    ``base`` is a relation that does not refer to them. ``steps`` are computed from its rows, one
+    after another.
     """
 
     base: ops.Relation
@@ -122,21 +119,12 @@ def _spoken(
 def correlation(
     op: ops.Subquery, relation: ops.Relation, outer: ops.Relation
 ) -> Correlation | None:
-    """Return what a relation of a subquery says of the rows around it; None where it is nothing.
+    """Return how a relation of a subquery refers to the outer rows; None where it does not.
 
-    Parameters
-    ----------
-    op
-        The subquery, for messages.
-    relation
-        The relation in it whose rows are asked for.
-    outer
-        The relation that the subquery stands over.
+    ``op`` is the subquery, for messages. ``relation`` is the one in it whose rows are wanted, and
+    ``outer`` the one with the outer rows.
 
-    Raises
-    ------
-    UnsupportedOperationError
-        Where it cannot be computed for each of the rows around.
+    Raises UnsupportedOperationError where it cannot be computed for each outer row.
     """
     chain: list[ops.Relation] = []
     while isinstance(relation, _OF_EACH + _OF_KEYS):
@@ -161,12 +149,9 @@ def correlation(
 
 
 def require_own(op: ops.Subquery, relations: Iterable[ops.Relation]) -> None:
-    """Check that relations above an aggregate speak of its one row alone.
+    """Check that relations above an aggregate refer to its one row alone.
 
-    Raises
-    ------
-    UnsupportedOperationError
-        Where they speak of the rows around the subquery, or of others.
+    Raises UnsupportedOperationError where they refer to the outer rows, or to others.
     """
     for relation in relations:
         fields, subqueries = _spoken(relation)

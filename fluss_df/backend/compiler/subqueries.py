@@ -129,18 +129,18 @@ def attach(
 
 @dataclass
 class _Rows:
-    """The rows of a subquery, and what joins them with those around.
+    """The rows of a subquery, and what joins them with the outer rows.
 
-    Parameters
+    Attributes
     ----------
     frame
-        The rows, with a column for each key and for what the residual conditions speak of.
+        The rows, with a column for each key and for each value in a residual condition.
     keys
-        What the keys are to be equal to, of the rows around.
+        Values of the outer rows that the keys are to be equal to.
     names
         The columns of the keys.
     columns
-        The columns of what the residual conditions speak of.
+        The column of each value in a residual condition.
     """
 
     frame: pl.LazyFrame

@@ -77,14 +77,8 @@ class Merging(Ddl):
 class _Run:
     """One run of a statement.
 
-    Parameters
-    ----------
-    catalog, merge
-        The backend, and the statement.
-    source
-        The rows of the source.
-    common
-        The ``WITH`` before the statement, which subqueries may name.
+    ``source`` has the source's rows. ``common`` is the ``WITH`` before the statement, which
+    subqueries may name.
     """
 
     def __init__(

@@ -37,10 +37,7 @@ _PAIRS = re.compile(rf"\s*{_PAIR}\s*(,\s*{_PAIR}\s*)*")
 def parse(query: str) -> exp.Expr:
     """Parse one statement.
 
-    Raises
-    ------
-    FlussError
-        With line and column of what cannot be read.
+    Raises FlussError with line and column of what cannot be read.
     """
     try:
         _check_commas(query)
@@ -146,13 +143,8 @@ def count_hints(query: str) -> int:
 class SqlScope:
     """What the names in a query mean; Ibis takes it where Polars has an ``SQLContext``.
 
-    Parameters
-    ----------
-    catalog
-        The backend.
-    database
-        The database of names without one, which then mean nothing local; by default the current
-        one, behind what is local.
+    A name without a database means a local table, else one of the current database. Where
+    ``database`` is given it means a table of that one, and never a local table.
     """
 
     def __init__(self, catalog: Catalog, database: str | None = None) -> None:
@@ -331,12 +323,8 @@ class SqlScope:
 def _without_database(column: exp.Column, tables: set[tuple[str, str]]) -> None:
     """Take the database out of ``database.table.column``, and of its fields.
 
-    Parameters
-    ----------
-    column
-        What may as well be ``column.field.field``, which stays.
-    tables
-        The tables that the query names with their databases.
+    A column may as well be ``column.field.field``, which stays as it is: ``tables`` has the tables
+    that the query names, with their databases.
     """
     for database, table in (("catalog", "db"), ("db", "table")):
         if (column.text(database), column.text(table)) in tables:

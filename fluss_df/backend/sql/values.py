@@ -77,18 +77,10 @@ def typed_rows(
 ) -> pa.Table:
     """Return the rows of VALUES with the types of columns.
 
-    Raises FlussError for a row of another length, or a value that is none of its column's type.
+    ``columns`` are those of the values in each row, in their order. ``path`` is the table's, for
+    errors. ``compute`` returns the value of an expression that is not a literal.
 
-    Parameters
-    ----------
-    values
-        The clause.
-    columns
-        What the values of each row are, in their order.
-    path
-        The table, for errors.
-    compute
-        Gives the value of an expression that is no literal.
+    Raises FlussError for a row of another length, or a value that is none of its column's type.
     """
     rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in values.expressions]
     for number, row in enumerate(rows, 1):

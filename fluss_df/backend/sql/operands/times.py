@@ -30,14 +30,8 @@ Groups = Sequence[tuple[exp.Expr, list[exp.Expr]]]
 def align_times(tree: exp.Expr, groups: Groups, frames: Mapping[str, pl.LazyFrame]) -> None:
     """Cast times that stand beside each other to the finest precision among them.
 
-    Parameters
-    ----------
-    tree
-        A query, which is changed in place.
-    groups
-        Its nodes with operands of one type, those inside others first, and these operands.
-    frames
-        What its tables are.
+    The query is changed in place. ``groups`` has its nodes whose operands need one type, inner
+    nodes first, each with these operands. ``frames`` has the tables by name.
     """
     literals = [node for node in tree.find_all(exp.Literal) if node.is_string]
     fine = any(_digits(literal) > 6 for literal in literals)
