@@ -48,12 +48,8 @@ _PARTITIONS_S = 1.0
 class FollowOptions:
     """When a followed scan ends.
 
-    Parameters
-    ----------
-    max_rows
-        After how many rows of the table, before filters; None for no such end.
-    duration_s
-        How long after the query starts; None for no such end.
+    It ends after ``max_rows`` rows of the table, counted before filters, or ``duration_s`` seconds
+    after the query starts. Where both are None it does not end.
     """
 
     max_rows: int | None = None

@@ -138,16 +138,8 @@ def _key_columns(
 class LookupJoin:
     """Joins the batches of a frame; it can be pickled.
 
-    Parameters
-    ----------
-    source
-        The table, and the columns to read of it.
-    keys
-        For each column of its primary key the column of the frame.
-    added
-        The columns of the table to add.
-    how, suffix
-        As for :func:`lookup_join`.
+    ``keys`` has the frame's column for each column of the table's primary key. ``added`` are the
+    table's columns to add. ``how`` and ``suffix`` are those of :func:`lookup_join`.
     """
 
     def __init__(

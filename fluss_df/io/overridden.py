@@ -34,13 +34,13 @@ class OverriddenRows(PlannedRead):
     rows
         The rows of the lake, with the columns of the table that a query needs.
     changes
-        The changes behind them, with the same columns and their kinds.
+        The changes after them, with the same columns and their kinds.
     keys
         The columns of the primary key, which are among them.
     schema
         The columns of the scan.
     conditions
-        What the query asks of a row: what does not fit need not be read.
+        The query's conditions: rows that do not meet them need not be read.
     """
 
     def __init__(

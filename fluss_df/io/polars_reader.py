@@ -150,10 +150,8 @@ def plan_digest(frame: pl.LazyFrame) -> str | None:
 class LogRead(PlannedRead):
     """A planned scan of a log.
 
-    Attributes
-    ----------
-    filters
-        What Polars filters its rows by, right behind it; empty, too, for a part of a scan.
+    ``filters`` are the conditions by which Polars filters its rows, directly after it. They are
+    empty for a part of a scan, too.
     """
 
     def __init__(

@@ -194,15 +194,9 @@ def choose_partitions(
 class BucketBounds:
     """How many buckets a partition may have: servers may let it have more than its table.
 
-    Parameters
-    ----------
-    info
-        The table.
-    partitions
-        Returns the partitions that there are. It is called once, where a bucket is named that the
-        table's number does not allow.
-    choices
-        The partitions that are read; None for all.
+    ``partitions`` returns the partitions that exist. It is called once, where a bucket is named
+    that the table's number does not allow. ``choices`` are the partitions that are read, None for
+    all.
     """
 
     def __init__(

@@ -160,27 +160,13 @@ def check_destination(
     connection: FlussConnection,
     is_moved: Callable[[], bool],
 ) -> bool:
-    """Compare a destination with that of the checkpoint.
+    """Compare a destination with that of the checkpoint; return whether its table is another one.
+
+    That is a table which was created again, with which the run goes on because ``losses`` permit
+    it. ``now`` is the destination by :func:`describe`. ``is_moved`` is called for a folder whose
+    old path is gone, and returns whether the folder was moved with its checkpoint.
 
     Raises FlussError when the checkpoint belongs to another destination.
-
-    Parameters
-    ----------
-    checkpoint
-        The checkpoint.
-    now
-        The destination, as :func:`describe` gives it.
-    losses
-        What to do where the table was dropped and created again.
-    connection
-        Where tables are.
-    is_moved
-        Asked of a folder whose old path is gone: whether it was moved with its checkpoint.
-
-    Returns
-    -------
-    bool
-        Whether the table was created again, and the run goes on all the same.
     """
     then = checkpoint.about.get("destination")
     if then is None or then == now:

@@ -154,11 +154,11 @@ class TableLedger:
     folder
         The checkpoint's.
     claims
-        What holds the checkpoint against what was written; None where nothing does.
+        Compares the checkpoint with what was written; None where nothing does.
     losses
         What is done where partitions of the target are gone.
     create_partitions
-        Whether to create the partitions of rows.
+        Whether to create partitions that rows belong to and the target lacks.
     """
 
     def __init__(

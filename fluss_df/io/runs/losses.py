@@ -39,12 +39,8 @@ def check_on_data_loss(choice: str) -> None:
 class Losses:
     """What is done about rows that are gone.
 
-    Parameters
-    ----------
-    on_data_loss
-        ``"fail"`` raises; ``"ignore"`` logs a warning and goes on without them.
-    way_out
-        What the error says of going on.
+    With ``on_data_loss="fail"`` an error is raised, which ends with ``way_out``. With ``"ignore"``
+    a warning is logged, and the run goes on without them.
     """
 
     on_data_loss: str

@@ -41,23 +41,13 @@ _PREFIX = 40
 class ParquetFolder:
     """One file for each batch that has rows, marked with the run that it is of.
 
-    Files are written beside the folder: whoever reads the folder sees whole files only. Where that
-    is another disk, or may not be written, they are written in it, under a name that begins with a
-    dot and does not end with ``.parquet``. Use it in a ``with`` statement.
+    Files are written beside the folder, so that readers of the folder see whole files only. Where
+    that is another disk, or may not be written, they are written in the folder, under a name that
+    begins with a dot and does not end with ``.parquet``. The folder is made where it does not
+    exist. Use it in a ``with`` statement.
 
-    Parameters
-    ----------
-    folder
-        Made where it does not exist.
-    run_id
-        The run.
-    losses
-        What is done where files are gone.
-
-    Attributes
-    ----------
-    link
-        The newest file that this run knows of.
+    ``losses`` says what is done where files are gone. ``link`` is the newest file that this run
+    knows of.
     """
 
     def __init__(self, folder: str | os.PathLike[str], run_id: str, losses: Losses) -> None:
@@ -128,16 +118,11 @@ class ParquetFolder:
         return Link(number, found["name"], found)
 
     def check(self, planned: BatchOffsets | None, known: Link | None, told: bool) -> None:
-        """Hold the folder against what the checkpoint says.
+        """Compare the folder with what the checkpoint says.
 
-        Parameters
-        ----------
-        planned
-            The batch that is not committed; None where all are.
-        known
-            The newest file that was committed.
-        told
-            Whether the checkpoint says which that is: those of earlier releases do not.
+        ``planned`` is the batch that is not committed, None where all are. ``known`` is the newest
+        file that was committed. ``told`` says whether the checkpoint names it: those of earlier
+        releases do not.
         """
         self.link = known
         found = self.newest()

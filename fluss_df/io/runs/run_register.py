@@ -55,14 +55,8 @@ _ROWS = (ChangeType.Insert.value, ChangeType.UpdateBefore.value, ChangeType.Upda
 class Link:
     """A batch as its target knows it.
 
-    Parameters
-    ----------
-    batch
-        Its number.
-    name
-        What no other batch is called.
-    about
-        What was noted with it: the offsets up to which it read, by bucket.
+    No other batch has the same ``name``. ``about`` was noted with it: the offsets up to which it
+    read, by bucket.
     """
 
     batch: int

@@ -54,13 +54,13 @@ def plan_scan(
     columns
         The columns that the query needs, of those of the scan; None for all.
     conditions
-        What the query asks of a row. With a limit they apply to the first ``limit`` rows, and
-        nothing is pruned by them.
+        The query's conditions. With a limit they apply to the first ``limit`` rows, and nothing is
+        pruned by them.
     limit
         How many rows are needed, from the first.
     known
-        The table as it was last looked up: where that is a moment ago it is not asked for again,
-        else what follows from it is asked for at the same time, which takes half of the time away.
+        The table as it was last looked up. Where that is a moment ago it is not asked for again.
+        Otherwise all that follows from it is asked for at the same time, which halves the wait.
     """
     usable = usable_conditions(source, conditions) if limit is None else []
     is_fresh = known is not None and known.fresh

@@ -26,13 +26,9 @@ class RunningQuery:
     ended from outside. So the scans that are made while the query is planned look here before each
     frame.
 
-    Attributes
-    ----------
-    ahead_bytes
-        How much decoded data each scan holds that Polars did not take; None for what scans usually
-        hold.
-    deadline
-        When the query ends by itself, by the monotonic clock, and with which error.
+    A scan holds at most about ``ahead_bytes`` of decoded data that Polars did not take, None for
+    the usual amount. ``deadline`` is when the query ends by itself, by the monotonic clock, and
+    with which error.
     """
 
     def __init__(self, ahead_bytes: int | None = None) -> None:

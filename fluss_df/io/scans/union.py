@@ -53,13 +53,9 @@ _ADDED = {BUCKET_COLUMN: BUCKET, LOG_OFFSET_COLUMN: OFFSET, COMMIT_TIMESTAMP_COL
 class PinnedLake:
     """The lake half of a table as one query sees it.
 
-    Attributes
-    ----------
-    snapshot
-        What the coordinator says of it: its id, and the offset behind what it has of each bucket;
-        the latter as the snapshot says, where it does.
-    files
-        What the snapshot is made of.
+    ``snapshot`` is what the coordinator says of it: its id, and for each bucket the offset after
+    its last row in the lake. Where the snapshot itself says these offsets, its own are taken.
+    ``files`` are the snapshot's.
     """
 
     snapshot: LakeSnapshot
@@ -324,14 +320,8 @@ def lake_half(
 ) -> tuple[pl.LazyFrame, LakePlan]:
     """Return the rows of the lake with the columns of a scan, and what is read of it.
 
-    Raises FlussError where the lake table lacks a column that it must have.
-
-    Parameters
-    ----------
-    source, info, lake
-        The scan, its table, and the lake.
-    files
-        Those of :func:`wanted_files`. Who asks filters their rows.
+    ``files`` are those of :func:`wanted_files`, whose rows the caller has to filter. Raises
+    FlussError where the lake table lacks a column that it must have.
     """
     frame = lake.files.frame(files)
     names = frame.collect_schema()

@@ -65,7 +65,7 @@ class Target:
     added
         The columns that the table is to get before the first row is written.
     merges
-        Whether nullable columns that a frame does not have are null.
+        Whether nullable columns that a frame lacks are written as null.
     """
 
     connection: FlussConnection
