@@ -125,12 +125,8 @@ class FlussReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks, with the offsets of this moment.
 
-        Raises
-        ------
-        FlussError
-            When table, columns, partitions or offsets do not exist.
-        SchemaMismatchError
-            When a type of the user's schema is not that of the table.
+        Raises FlussError when table, columns, partitions or offsets do not exist, and
+        SchemaMismatchError when a type of the user's schema is not that of the table.
         """
         scan = TableScan(self._options, schema=self._schema)
         return [FlussPartition(task) for task in scan.tasks(self._pushed)]

@@ -148,18 +148,10 @@ class _InSpark:
 
 @dataclass(frozen=True)
 class _Run:
-    """What a task of Spark does; it is sent there.
+    """What a task of Spark runs; it is sent to the task by pickle.
 
-    Parameters
-    ----------
-    connection
-        How the cluster is reached.
-    database, table, table_id
-        The table.
-    snapshot_id
-        The lake snapshot that the round was planned with.
-    tasks
-        All tasks of the round, pickled; Spark gives numbers.
+    ``tasks`` are all tasks of the round, each pickled: Spark gives the numbers of those to run. The
+    round was planned with the lake snapshot ``snapshot_id``, None where there was none.
     """
 
     connection: Connection

@@ -46,14 +46,8 @@ def from_spark(
 ) -> tuple[Predicate, ...]:
     """Return the predicates of the filters that have one; Spark evaluates all of them again.
 
-    Parameters
-    ----------
-    filters
-        What Spark pushes; all of them hold for every row of the result.
-    schema
-        The columns of the scan.
-    truncated
-        Whether Spark is given times cut off to microseconds.
+    All filters hold for every row of the result. ``truncated`` says that Spark is given times
+    without the digits beyond microseconds.
     """
     found = []
     for item in filters:

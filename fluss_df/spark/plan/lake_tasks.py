@@ -39,14 +39,8 @@ _TASK_BYTES: Final = 64 << 20
 class LakeFiles:
     """Files of a lake snapshot that one task reads; plain values that pickle.
 
-    Parameters
-    ----------
-    snapshot_id
-        The snapshot.
-    paths
-        Its files with rows.
-    partitions
-        Those whose rows are wanted, of files with rows of several; None for all.
+    ``paths`` are files with rows. A file may have rows of several partitions: only those of
+    ``partitions`` are wanted, None for all.
     """
 
     snapshot_id: int
@@ -71,14 +65,8 @@ def lake_and_rows(
 ) -> tuple[ScanSource, list[LakeFiles]]:
     """Return the scan of what Fluss has of a primary-key table, and the files of the lake.
 
-    Those of partitions that only the lake has: of others Fluss itself has all current rows.
-
-    Parameters
-    ----------
-    info, source, conditions
-        The table, and the scan.
-    there
-        The partitions that Fluss has, asked for before: of these no file is read.
+    The files are of partitions that only the lake has, because of the others Fluss itself has all
+    current rows. ``there`` are the partitions that Fluss has: no file of these is read.
     """
     lake = pin_lake(source, info) if info.is_partitioned() else None
     if lake is None:

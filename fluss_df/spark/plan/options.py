@@ -79,12 +79,8 @@ _NAMES: Final = {plain(name): name for name in (*_TABLE, *_READ, *_WRITE)} | _SY
 class Connection:
     """How tasks reach the cluster; its text shows no password.
 
-    Parameters
-    ----------
-    address
-        An address, URL or folder; None where the properties say it, or the environment.
-    properties
-        Those of :class:`fluss_df.Config`.
+    ``address`` is an address, URL or folder. None where ``properties``, which are those of
+    :class:`fluss_df.Config`, or the environment say it.
     """
 
     address: str | None = field(repr=False)
@@ -93,11 +89,8 @@ class Connection:
     def open(self) -> FlussConnection:
         """Return the connection of this process.
 
-        Raises
-        ------
-        FlussError
-            ``STORAGE_EXCEPTION`` in a worker of Spark, for a folder that nobody has open: an engine
-            of its own would end with the worker, before other workers are through.
+        Raises ``STORAGE_EXCEPTION`` in a worker of Spark, for a folder that nobody has open: an
+        engine of its own would end with the worker, before other workers are through.
         """
         properties = self.resolved()
         folder = embedded_folder(self.address)
@@ -187,11 +180,8 @@ class ReadOptions:
     def parse(options: Mapping[str, str]) -> ReadOptions:
         """Return the options that Spark hands on, their keys in any case.
 
-        Raises
-        ------
-        FlussError
-            ``INVALID_CONFIG_EXCEPTION`` for a missing table, an unknown option (naming the nearest
-            known one) or a value that cannot be read.
+        Raises ``INVALID_CONFIG_EXCEPTION`` for a missing table, an unknown option (naming the
+        nearest known one) or a value that cannot be read.
         """
         table, connection, left = _common(options)
         _refuse(left, _WRITE, "an option of writes, and this is a read")
@@ -236,10 +226,7 @@ class WriteOptions:
     def parse(options: Mapping[str, str]) -> WriteOptions:
         """Return the options that Spark hands on, their keys in any case.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`ReadOptions.parse`.
+        Raises FlussError where :meth:`ReadOptions.parse` does.
         """
         table, connection, left = _common(options)
         reads = [name for name in _READ if name not in _BOTH]

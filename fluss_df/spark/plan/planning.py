@@ -89,21 +89,12 @@ class ReadTask:
 class TableScan:
     """A table as it is read by one dataframe; lives in the process that plans.
 
-    Parameters
-    ----------
-    options
-        The options of the read.
-    streaming
-        Whether it is a stream.
-    schema
-        The columns wanted; None for those that the options name.
+    ``streaming`` says whether it is read as a stream. ``schema`` has the wanted columns, None for
+    those that the options name.
 
-    Raises
-    ------
-    FlussError
-        When table, columns, partitions or buckets do not exist, or the mode is not for the table.
-    SchemaMismatchError
-        When a type of the schema is not that of the table.
+    Raises FlussError when table, columns, partitions or buckets do not exist, or the table cannot
+    be read in this mode. Raises SchemaMismatchError when a type of the schema is not that of the
+    table.
     """
 
     def __init__(

@@ -44,16 +44,10 @@ def _spark_form(t: pa.DataType) -> pa.DataType:
 
 
 class SparkCast:
-    """Makes of decoded rows what Spark takes; never changes a value.
+    """Turns decoded rows into what Spark takes; never changes a value.
 
-    Parameters
-    ----------
-    schema
-        The columns wanted, in this order.
-    path
-        The table, for errors.
-    truncate
-        Whether digits of a second beyond the sixth, which Spark has not, may be cut off.
+    The result has the columns of ``schema``, in its order. ``path`` is the table's, for errors.
+    Spark has six digits of a second: with ``truncate``, further digits may be cut off.
     """
 
     def __init__(self, schema: StructType, path: TablePath, *, truncate: bool = False) -> None:

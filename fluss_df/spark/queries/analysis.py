@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 class UnresolvedName:
     """A name of a relation that Spark does not know, in the text of a query.
 
-    Parameters
-    ----------
-    start, stop
-        Where it stands, in characters; ``stop`` is behind its last one.
-    relation
-        The name, its parts in backticks where they need them.
+    ``start`` and ``stop`` are its place in characters; ``stop`` is one after its last. The parts of
+    ``relation`` are in backticks where they need them.
     """
 
     start: int

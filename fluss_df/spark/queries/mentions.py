@@ -47,14 +47,8 @@ _PERHAPS: Final = ("WITH", "FROM")
 class Mention:
     """A name of a table in the text of a query.
 
-    Parameters
-    ----------
-    start, stop
-        Where it stands, in characters; ``stop`` is behind its last one.
-    table
-        The table's name.
-    alias
-        By which name columns may be qualified; None behind ``TABLE``, where none can be given.
+    ``start`` and ``stop`` are its place in characters; ``stop`` is one after its last. ``alias`` is
+    the name by which columns may be qualified. It is None after ``TABLE``, where none can be given.
     """
 
     start: int
@@ -89,22 +83,11 @@ def find_mentions(
 ) -> tuple[list[Mention], list[str], DataFrame | None]:
     """Return the mentions of tables that Spark does not know, and what stands in for each.
 
+    ``stand_in`` is given the name of a table, makes a relation with its columns, and returns the
+    relation's name. The result has the mentions, the relations in their place, and the query over
+    these relations. The query is None where Spark analysed it only as a part of another.
+
     Raises FlussError for what is no query, and for a mention that cannot be placed.
-
-    Parameters
-    ----------
-    spark
-        The session.
-    query
-        The query.
-    stand_in
-        Makes a relation with the columns of a table of a name, and returns its name.
-
-    Returns
-    -------
-    tuple
-        The mentions, the relations in their place, and the query over these; None in its place
-        where Spark analysed it only as a part of another.
     """
     wrapped = _head(query) in _PERHAPS
     if wrapped and is_classic(spark):

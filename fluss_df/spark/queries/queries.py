@@ -44,16 +44,8 @@ _DIALECT = "spark"
 class SqlScan:
     """The part of a Fluss table that one mention in a query reads.
 
-    Parameters
-    ----------
-    view
-        The name of its temporary view.
-    table
-        The table.
-    columns
-        The columns that are read.
-    filter
-        The condition that its rows are read with, in SQL; None for all rows.
+    ``view`` is the name of its temporary view. ``columns`` are those that are read. ``filter`` is
+    the condition that the rows are read with, in SQL; None for all rows.
     """
 
     view: str
@@ -68,16 +60,9 @@ class SqlScan:
 
 @dataclass(frozen=True, slots=True)
 class SqlPlan:
-    """A query, and the scans it was given.
+    """A query over temporary views, the scans that these views are, and their tables.
 
-    Parameters
-    ----------
-    query
-        The query over the views.
-    scans
-        What they read.
-    tables
-        The tables that they are of, by their names in the query.
+    The tables have the names that they have in the query of the user.
     """
 
     query: str

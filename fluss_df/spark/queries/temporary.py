@@ -45,18 +45,11 @@ _sessions_lock = threading.Lock()
 
 
 class TemporaryViews:
-    """Holds the views of a query while it is made; enter it before they are, and leave it behind.
+    """Holds the views of a query while it is made; enter it before they are, leave it afterwards.
 
     A dataframe of a classic session has its plan, and looks at no name again: its views are dropped
-    at once. Spark Connect looks for them at each action: there they stay for as long as a
-    dataframe does that was made of :meth:`keep_for`'s.
-
-    Parameters
-    ----------
-    spark
-        The session.
-    names
-        The names of the views; queries may share some.
+    at once. Spark Connect looks for them at each action: there they stay for as long as a dataframe
+    does that was made from the one given to :meth:`keep_for`. Queries may share names of views.
     """
 
     def __init__(self, spark: SparkSession, names: Iterable[str]) -> None:

@@ -51,11 +51,8 @@ def to_json(scan: TableScan, offsets: Mapping[Bucket, int], **more: Any) -> dict
 def from_json(scan: TableScan, found: Mapping[str, Any]) -> Offsets:
     """Return the offsets of a checkpoint.
 
-    Raises
-    ------
-    FlussError
-        For those of another table, of a table of this name that was dropped and made again since,
-        or of a newer version of this library.
+    Raises FlussError for those of another table, of a table of this name that was dropped and made
+    again since, or of a newer version of this library.
     """
     if found.get("version") != _VERSION:
         raise invalid(
@@ -202,11 +199,8 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks between two offsets.
 
-        Raises
-        ------
-        FlussError
-            ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` where rows have expired before they were read,
-            unless ``fail.on.data.loss`` is false.
+        Raises ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` where rows have expired before they were read,
+        unless ``fail.on.data.loss`` is false.
         """
         scan = self._scan()
         begun, ends = from_json(scan, start), from_json(scan, end)

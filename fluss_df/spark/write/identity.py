@@ -46,13 +46,7 @@ class Identity:
 
 
 class ContentDigest:
-    """Sums up the rows that pass through it.
-
-    Attributes
-    ----------
-    content
-        The digest of the rows so far.
-    """
+    """Computes the digest ``content`` of all rows that passed through it so far."""
 
     def __init__(self) -> None:
         self.content = Content(0, 0)

@@ -51,7 +51,8 @@ class StagedTask:
     attempt
         Its name, which no other attempt has.
     place
-        Which bucket of the staging partition, and the offsets there, others' rows among them.
+        A bucket of the staging partition, and the offsets there from the first to behind the last.
+        Rows of other attempts may be between.
     targets
         The (partition id, bucket) pairs of the table that its rows are for.
     rows, pieces
@@ -133,14 +134,9 @@ class Manifest:
 class Decided:
     """The state of the ledger when a batch comes.
 
-    Parameters
-    ----------
-    manifest
-        What was decided for it, or None.
-    newest
-        The number of the newest batch of the query that was decided; -1 for none.
-    before
-        What was decided for the newest batch before this one, or None.
+    ``manifest`` is the one of this batch, None where none was decided. ``newest`` is the number of
+    the newest batch of the query that was decided, -1 where there is none. ``before`` is the
+    manifest of the newest batch before this one, or None.
     """
 
     manifest: Manifest | None

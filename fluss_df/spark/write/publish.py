@@ -75,16 +75,12 @@ class Publisher:
     def publish(self, batch: int, manifest: Manifest, *, fresh: bool) -> None:
         """Write what of a batch is not there yet; return when all of it is acknowledged.
 
-        Raises FlussError for a table that was made again, when it cannot be said what is there, and
-        for partitions that were dropped, unless what is lost is to be ignored: then the others get
-        their rows.
+        ``fresh`` says that the caller decided the manifest just now, so that nothing of it is
+        there.
 
-        Parameters
-        ----------
-        batch, manifest
-            What to publish.
-        fresh
-            Whether it was decided just now, by the caller, so that nothing of it is there.
+        Raises FlussError for a table that was made again, when it cannot be said what is there, and
+        for partitions that were dropped. Where losses are to be ignored, dropped partitions are
+        passed over, and the others get their rows.
         """
         if manifest.table_id != self._info.table_id:
             raise FlussError(
