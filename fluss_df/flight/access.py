@@ -17,14 +17,8 @@ from fluss_df.protocol.address import local_path
 class Way:
     """The connection of one user.
 
-    Parameters
-    ----------
-    connection
-        The user's.
-    close
-        Gives it up.
-    recheck
-        Raises ``AUTHENTICATE_EXCEPTION`` where the user would not be let in any more.
+    ``close`` gives it up. ``recheck`` raises ``AUTHENTICATE_EXCEPTION`` where the user would not be
+    let in any more.
     """
 
     connection: FlussConnection

@@ -20,14 +20,9 @@ _C = grpc.StatusCode
 
 
 class RefusalError(FlussError):
-    """What the server does not do, with the status that says so.
+    """What the server refuses, with the status of gRPC that says so.
 
-    Parameters
-    ----------
-    status
-        Of gRPC.
-    message
-        What, why, and the way out.
+    The message has what is refused, why, and the way out.
     """
 
     def __init__(self, status: grpc.StatusCode, message: str) -> None:
@@ -92,16 +87,10 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
 
 
 def partly(error: FlussError, written: int, where: str = "") -> RefusalError:
-    """Return an error that says, too, how many rows are written by now.
+    """Return an error that also says how many rows are written by now.
 
-    Parameters
-    ----------
-    error
-        Of the rows behind those.
-    written
-        How many.
-    where
-        What they are written to.
+    ``error`` is that of the rows after those. ``where`` is text that follows the number, such as
+    the table that they are written to.
     """
     status, text = status_of(error)
     if status == _C.UNAVAILABLE:

@@ -308,10 +308,7 @@ class _Peer:
     def session(self) -> Session:
         """Return what the client has here, which it keeps while the call is open.
 
-        Raises
-        ------
-        FlussError
-            For one that is not signed in, where that is needed.
+        Raises FlussError where clients must sign in, and this one did not.
         """
         assert self._session is None
         self._session = self._found()

@@ -52,14 +52,7 @@ class Result:
 class Session:
     """What one client that is signed in has on the server.
 
-    Parameters
-    ----------
-    way
-        Its connection.
-    limits
-        How much it may have.
-    shared
-        Whether others may be in the same one: nobody can end it, or change what all have.
+    A ``shared`` session may be that of several clients. Nobody can end it, or change what all have.
     """
 
     def __init__(self, way: Way, limits: FlightLimits, *, shared: bool) -> None:
@@ -78,10 +71,7 @@ class Session:
     def recheck(self) -> None:
         """Have the password compared again, unless it just was: it may have been changed.
 
-        Raises
-        ------
-        FlussError
-            ``AUTHENTICATE_EXCEPTION`` where it is none any more.
+        Raises ``AUTHENTICATE_EXCEPTION`` where it is not valid any more.
         """
         if self.checked + _CHECKED_S < time.monotonic():
             self._way.recheck()
@@ -127,10 +117,7 @@ class Session:
     def prepared(self, handle: bytes) -> Prepared:
         """Return a prepared statement.
 
-        Raises
-        ------
-        RefusalError
-            When there is none of this client with that handle.
+        Raises RefusalError where this client has none with that handle.
         """
         with self._lock:
             found = self._prepared.get(handle)
@@ -173,10 +160,7 @@ class Session:
     def fetch(self, handle: bytes) -> Result:
         """Take a result, once.
 
-        Raises
-        ------
-        RefusalError
-            When it is not there, or was taken.
+        Raises RefusalError where there is none, or it was taken.
         """
         with self._lock:
             found = self._results.get(handle)
@@ -265,10 +249,7 @@ class Sessions:
     def sign_in(self, user: str, password: str, address: str) -> str:
         """Let a client in; return its token.
 
-        Raises
-        ------
-        FlussError
-            For a wrong password, and when too many are signed in.
+        Raises FlussError for a wrong password, and when too many are signed in.
         """
         token = secrets.token_urlsafe(32)
         session = self._opened(user, password, address, shared=False)

@@ -28,10 +28,7 @@ _VALUES_OVERWRITTEN: Final = 40_000
 def bound_values(tree: exp.Expr | None, upload: Upload) -> list[pa.RecordBatch] | None:
     """Return the rows of values that a client binds; None for a statement that takes none.
 
-    Raises
-    ------
-    RefusalError
-        For another number of columns, and too many rows or bytes.
+    Raises RefusalError for another number of columns, and too many rows or bytes.
     """
     wanted = 0 if tree is None else len(placeholders(tree))
     if len(upload.schema) != wanted:
@@ -71,17 +68,8 @@ def together(
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Make few statements of ``INSERT INTO t VALUES (?, ?)`` for many rows.
 
-    Parameters
-    ----------
-    statement
-        What is to run for each row of values.
-    batches
-        The rows; None where there are no values, and the statement runs once.
-
-    Raises
-    ------
-    RefusalError
-        Where statements would overwrite each other's rows.
+    ``statement`` is to run for each row of values. Where ``batches`` is None it has no values, and
+    runs once. Raises RefusalError where statements would overwrite each other's rows.
     """
     if batches is None:
         yield statement, ()

@@ -32,10 +32,7 @@ _MOST_BYTES: Final = 256 << 20
 def parse(kind: type[MessageT], data: bytes) -> MessageT:
     """Read a message.
 
-    Raises
-    ------
-    RefusalError
-        For other bytes.
+    Raises RefusalError for bytes that are not such a message.
     """
     try:
         return kind.FromString(data)
@@ -220,14 +217,9 @@ class _Table:
 
 
 class Upload:
-    """The batches that a client sends behind the first message.
+    """The batches that a client sends after the first message, which has their schema.
 
     Raises RefusalError for what is no stream of Arrow's IPC.
-
-    Attributes
-    ----------
-    schema
-        Their columns.
     """
 
     def __init__(self, first: pb.FlightData, messages: Iterator[bytes]) -> None:
