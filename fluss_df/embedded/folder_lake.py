@@ -65,7 +65,7 @@ class FolderLake:
         Whether the owner of the folder tiers its tables; else ``fluss-df tier`` does.
     keep_s
         For how many seconds a snapshot stays after queries began to read a newer one; None for
-        good.
+        ever.
     """
 
     def __init__(
@@ -213,10 +213,7 @@ class FolderLake:
     def opened(self, tables: Iterable[tuple[TablePath, TableDescriptor, int | None]]) -> None:
         """Make the lake right when its folder is opened.
 
-        Parameters
-        ----------
-        tables
-            The tables with a lake, and their snapshots; None where nothing was tiered.
+        ``tables`` are those with a lake, each with its snapshot; None where nothing was tiered.
         """
         for left in self._folder.glob("copies-*"):
             # of a backup that was killed

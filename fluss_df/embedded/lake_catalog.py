@@ -113,17 +113,11 @@ def _write(lake: Path, rows: Mapping[Key, str]) -> None:
 def lost_rows(
     lake: Path, known: Mapping[TablePath, int]
 ) -> tuple[dict[Key, str], dict[TablePath, str]]:
-    """Return where the metadata of tables is that the catalog lacks, and why that of others is not.
+    """Find the metadata of tables that the catalog lost; return what was found, and why not.
 
-    It is that whose newest snapshot is the one that Fluss knows. What is in the lake behind it is
-    still in the logs, and is tiered again.
-
-    Parameters
-    ----------
-    lake
-        The folder of the lake.
-    known
-        Tables that the catalog lacks, and their snapshots.
+    ``known`` has the tables that the catalog lacks, each with the snapshot that Fluss knows. The
+    right metadata is the one whose newest snapshot is that one. Whatever newer metadata has in the
+    lake is still in the logs, and is tiered again.
     """
     found: dict[Key, str] = {}
     missing: dict[TablePath, str] = {}

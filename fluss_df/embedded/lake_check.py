@@ -38,13 +38,7 @@ Found = Callable[[Any, Path, str], None]
 
 @dataclass(slots=True)
 class LakeCounts:
-    """What was verified.
-
-    Attributes
-    ----------
-    files, bytes
-        Of all kinds.
-    """
+    """How many files of the lake were verified, and their bytes."""
 
     files: int = 0
     bytes: int = 0
@@ -65,9 +59,9 @@ def check_lake(
     tables
         Its tables with a lake, and what it knows of their lake's snapshot: ``id`` and ``offsets``.
     found
-        Takes what is wrong.
+        Is called with each fault.
     watch
-        Called with the bytes that were read since its last call.
+        Is called with the number of bytes that were read since its last call.
     """
     lake = (folder / "lake").resolve()
     counts = LakeCounts()

@@ -52,22 +52,13 @@ _NAMES_FILES: Final = ("location", "properties", "statistics", "partition-statis
 
 
 def move_lake(here: Path) -> tuple[int, dict[TablePath, str]]:
-    """Write the catalog of a lake again, and what its tables' metadata is made of.
+    """Write the catalog of a lake for its new place, and the metadata of its tables.
 
-    A table of which a file is missing or damaged stays as it was, at the other place.
+    Returns how many tables were moved, and for the others what is wrong with them. A table of which
+    a file is missing or damaged keeps its paths, which name the old place.
 
-    Raises ``STORAGE_EXCEPTION`` where the catalog cannot be read, or the disk refuses; the lake is
-    as it was then.
-
-    Parameters
-    ----------
-    here
-        The folder of the lake, without links in its path.
-
-    Returns
-    -------
-    tuple
-        How many tables were moved, and what is wrong with those that were not.
+    The path ``here`` of the lake must have no links in it. Raises ``STORAGE_EXCEPTION`` where the
+    catalog cannot be read, or the disk refuses; the lake is as it was then.
     """
     catalog = here / CATALOG_FILE
     if not catalog.exists():
@@ -267,14 +258,10 @@ class _Move:
             sync_folder(folder)
 
     def clean(self, locations: Iterable[str], damaged: Iterable[str]) -> None:
-        """Remove what is in the metadata folders of tables, and none of them refers to.
+        """Remove the files in the metadata folders of tables that none of the tables refers to.
 
-        Parameters
-        ----------
-        locations
-            The metadata of all tables: one may be there by two names.
-        damaged
-            That of tables that were not moved: what is in their folders stays.
+        ``locations`` are the metadata files of all tables; one table may be there by two names.
+        ``damaged`` are those of tables that were not moved, whose folders stay as they are.
         """
         used: set[str] = set()
         folders: set[str] = set()

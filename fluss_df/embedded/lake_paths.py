@@ -84,16 +84,10 @@ class LakePaths:
 
     @classmethod
     def of(cls, metadata: str, here: Path) -> tuple[LakePaths, str] | None:
-        """Return the paths of a table, and where its metadata is below the lake.
+        """Return the paths of a table, and its metadata's path relative to the lake's folder.
 
-        None where the metadata is not in the lake.
-
-        Parameters
-        ----------
-        metadata
-            The whole path of its metadata, as the catalog has it.
-        here
-            The folder of the lake.
+        ``metadata`` is the whole path by the catalog, ``here`` the folder of the lake. None where
+        the metadata is not in the lake.
         """
         local = local_path(metadata)
         wanted = f"/{WAREHOUSE}/"
@@ -167,17 +161,7 @@ class _Bytes(Closing):
 
 @dataclass(frozen=True, slots=True)
 class AvroRows:
-    """What is in an Avro file of Iceberg, as it was written.
-
-    Attributes
-    ----------
-    schema
-        Of the file.
-    header
-        What it says of itself.
-    rows
-        Its records.
-    """
+    """The content of an Avro file of Iceberg, as it was written: schema, header and records."""
 
     schema: Schema
     header: dict[str, str]
@@ -223,14 +207,8 @@ def places(fields: Any, ids: tuple[int, ...]) -> dict[int, int]:
 class Manifest:
     """A line of a manifest list.
 
-    Attributes
-    ----------
-    path
-        As the list has it.
-    size
-        Bytes of the manifest.
-    entries
-        How many it has; None where the list does not say.
+    ``path`` is as the list has it, ``size`` in bytes. ``entries`` is how many the manifest has,
+    None where the list does not say.
     """
 
     path: str

@@ -54,14 +54,9 @@ class Sum:
 class Sums:
     """The checksums of one table's files.
 
-    Attributes
-    ----------
-    path
-        Their file; None for a table whose name may be no file's.
-    files
-        By path below the lake.
-    snapshots
-        Those all of whose files are among them.
+    They are kept in the file ``path``, None for a table whose name cannot be that of a file.
+    ``files`` has them by path relative to the lake's folder. ``snapshots`` are those whose files
+    are all among them.
     """
 
     path: Path | None
@@ -158,14 +153,7 @@ def sum_of_file(path: Path) -> Sum:
 class LiveFile:
     """A file with rows, or with what deletes some, as a manifest says.
 
-    Attributes
-    ----------
-    path
-        As the manifest has it.
-    size
-        Its bytes.
-    content
-        0 for rows, else deletes.
+    ``content`` is 0 for rows; other numbers are deletes. ``size`` is in bytes.
     """
 
     path: str
@@ -187,19 +175,11 @@ def live_files(manifest: AvroRows) -> Iterator[LiveFile]:
 def add_sums(lake: Path, sums: Sums, metadata_path: str, closing: Callable[[], bool]) -> None:
     """Add the checksums of all files of a table that have none yet.
 
+    ``metadata_path`` is where the catalog says that the table's metadata is. When ``closing``
+    returns True, the rest is left for later.
+
     Raises DamagedError where a file cannot be read; :mod:`~fluss_df.embedded.lake_check` says more
     of it.
-
-    Parameters
-    ----------
-    lake
-        The folder of the lake.
-    sums
-        Those of the table.
-    metadata_path
-        Where its metadata is, by the catalog.
-    closing
-        Whether to leave the rest for later.
     """
     found = LakePaths.of(metadata_path, lake)
     if found is None:
