@@ -232,10 +232,7 @@ class Kept:
     def start(self, text: str, database: str | None = None) -> Query:
         """Begin to run a statement.
 
-        Raises
-        ------
-        FlussError
-            When as many run as may, or there is no statement.
+        Raises FlussError where as many statements run as may, or where the text is empty.
         """
         if not text.strip(" \t\r\n;"):
             raise FlussError("there is no statement: write one, such as SHOW TABLES")

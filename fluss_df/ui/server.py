@@ -29,21 +29,8 @@ _unheard.disabled = True
 class ConsoleServer:
     """A console that is served by a thread, until it is closed.
 
-    Raises NetworkError when the port is taken.
-
-    Parameters
-    ----------
-    connection
-        The cluster or folder; it stays open.
-    settings
-        Where to listen, and whom to let in.
-    place
-        What is shown as the name of the cluster, without credentials.
-
-    Attributes
-    ----------
-    port
-        Where it listens.
+    The connection stays open then. ``place`` is shown as the name of the cluster, without
+    credentials. ``port`` is where it listens. Raises NetworkError when the port is taken.
 
     Examples
     --------
@@ -101,10 +88,7 @@ class ConsoleServer:
     def start(self) -> Self:
         """Begin to serve.
 
-        Raises
-        ------
-        NetworkError
-            When it does not begin.
+        Raises NetworkError when it does not begin.
         """
         self._thread.start()
         self.state.prepare()

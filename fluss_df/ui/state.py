@@ -78,14 +78,7 @@ class BusyError(FlussError):
 class State:
     """What pages are made with.
 
-    Parameters
-    ----------
-    connection
-        The cluster.
-    settings
-        How the console is served.
-    place
-        What it is called: an address or a folder, without credentials.
+    ``place`` is the name of the cluster: an address or a folder, without credentials.
     """
 
     def __init__(self, connection: FlussConnection, settings: Settings, place: str) -> None:

@@ -42,16 +42,16 @@ _GONE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a table was at a moment.
+    """The size of a table at a moment.
 
-    Parameters
+    Attributes
     ----------
     at
         When, in seconds since 1970.
     rows
-        Rows of its log, or changes, that are there.
+        How many rows of its log, or changes, can be read.
     end
-        All that ever came: the sum of the offsets at the ends of its buckets.
+        How many ever came: the sum of the offsets at the ends of its buckets.
     bytes_in
         Bytes that came since the engine was opened; None where servers do not tell.
     """

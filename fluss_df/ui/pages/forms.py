@@ -116,12 +116,9 @@ def statement_of(state: State, form: Mapping[str, str]) -> str:
 
 
 def _require_same(state: State, form: Mapping[str, str]) -> None:
-    """Refuse what was meant for a table, or a partition, that is gone: statements go by its name.
+    """Raise FlussError where a table or partition was made again since its page was opened.
 
-    Raises
-    ------
-    FlussError
-        Where another one has its name since the page was opened.
+    Statements go by name, and would change the new one.
     """
     seen = form.get("table_id", "")
     if not seen:

@@ -34,14 +34,9 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is drawn: a name, and values that belong to the places of the axis.
+    """A line of a plot: its name with a unit, and a value for each place of the axis.
 
-    Parameters
-    ----------
-    name
-        What it is, with its unit.
-    values
-        NaN where there is none.
+    The value is NaN where there is none.
     """
 
     name: str
@@ -56,11 +51,11 @@ def lines(
     Parameters
     ----------
     at
-        The places on the axis below.
+        The places on the horizontal axis.
     drawn
         Up to six lines.
     title
-        What readers of screens are told.
+        What screen readers read out.
     moments
         Whether the places are moments.
     points

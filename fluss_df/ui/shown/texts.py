@@ -39,14 +39,8 @@ _PROPERTY: Final = re.compile(r"('(?P<key>(?:[^']|'')*)'\s*=\s*)'(?:[^']|'')*'")
 class Cell:
     """A value in a table.
 
-    Parameters
-    ----------
-    text
-        What is shown.
-    kind
-        ``"null"``, ``"number"``, ``"moment"`` or ``"text"``.
-    cut
-        Whether there is more of it.
+    ``kind`` is ``"null"``, ``"number"``, ``"moment"`` or ``"text"``. ``cut`` says that the text is
+    only the value's beginning.
     """
 
     text: str
