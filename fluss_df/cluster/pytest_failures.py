@@ -35,12 +35,8 @@ _DUMP_SECONDS = 2.0
 class Failures:
     """A plugin that reports on servers where a test failed.
 
-    Parameters
-    ----------
-    marker
-        The marker of the tests that run on servers.
-    clusters
-        Those of the session; more come while it runs.
+    ``marker`` marks the tests that run on servers. More ``clusters`` are added while the session
+    runs.
     """
 
     def __init__(self, marker: str, clusters: list[LocalCluster]) -> None:

@@ -56,13 +56,7 @@ class ClassData:
             pass  # the start itself says what is wrong with Java, its options or the jars
 
     def options(self, home: Path) -> list[str]:
-        """Return the options of Java for a server.
-
-        Parameters
-        ----------
-        home
-            The folder of the server.
-        """
+        """Return the options of Java for the server with this folder."""
         if self._archive is not None:
             return [f"{_FILE_OPTION}{self._archive}"]
         if not self._record:
