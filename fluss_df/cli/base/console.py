@@ -42,16 +42,8 @@ def print_table(grid: Table) -> None:
 def show_frame(frame: pl.DataFrame, *, as_json: bool, most: int = -1, types: bool = False) -> None:
     """Print a frame; where no terminal reads it, whole.
 
-    Parameters
-    ----------
-    frame
-        The rows.
-    as_json
-        As JSON, one object a line.
-    most
-        How many rows a terminal shows; all by default.
-    types
-        Whether the types of columns are shown.
+    With ``as_json`` each row is a line with a JSON object. A terminal shows at most ``most`` rows,
+    -1 for all. ``types`` says whether the types of columns are shown.
     """
     if as_json:
         typer.echo(_for_output(json_lines(frame)), nl=False)

@@ -77,14 +77,8 @@ def ending(file: Path, known: Sequence[str]) -> str:
 class Source:
     """A file, and what is known of its columns.
 
-    Parameters
-    ----------
-    path
-        Where it is.
-    null_values
-        Texts of CSV that mean null, besides the empty one without quotes.
-    separator
-        The character between columns of CSV; None for that of the file's ending.
+    ``null_values`` are texts of CSV that mean null, besides the empty one without quotes.
+    ``separator`` is the character between columns of CSV, None for that of the file's ending.
     """
 
     path: Path
@@ -159,10 +153,7 @@ class Source:
     def kinds(self, guesses: dict[str, Guess]) -> dict[str, pl.DataType]:
         """Return the types of the columns by all that is in the file.
 
-        Parameters
-        ----------
-        guesses
-            What columns are by the files before this one; they learn more here.
+        ``guesses`` has the types of columns by the files before this one, and is updated here.
         """
         if self.kind in _SCANS:
             with self.errors():

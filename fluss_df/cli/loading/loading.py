@@ -55,14 +55,8 @@ _LEDGER = "ledger"
 class Loaded:
     """The result of a load.
 
-    Parameters
-    ----------
-    rows
-        How many rows of the files are in the table.
-    table_created
-        Whether it made the table.
-    resumed
-        Whether it completed a load that had been interrupted.
+    ``rows`` is how many rows of the files are in the table. ``table_created`` says whether it made
+    the table, ``resumed`` whether it completed a load that had been interrupted.
     """
 
     rows: int
@@ -108,16 +102,10 @@ class Load:
     def run(self, progress: Callable[[int, int], object]) -> Loaded:
         """Load the files.
 
-        Parameters
-        ----------
-        progress
-            Called with the rows that were handed on, and how many there are.
+        ``progress`` is called with the number of rows that were handed on, and of all rows.
 
-        Raises
-        ------
-        FlussError
-            With the file, line and column of what is wrong; nothing was written then. When
-            servers fail meanwhile: run the same load again.
+        Raises FlussError with the file, line and column of what is wrong; nothing was written then.
+        Where servers fail meanwhile it says so: running the same load again completes it.
         """
         folder = self._folder()
         with Checkpoint(folder, self.path):
