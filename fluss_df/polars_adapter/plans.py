@@ -97,14 +97,9 @@ def plan_text(frame: pl.LazyFrame) -> str:
 class ShownSources(NamedTuple):
     """What the plan of a query shows of its sources.
 
-    Attributes
-    ----------
-    numbers
-        What they show as ``key: #number``, each once, in the order of the plan.
-    are_ours
-        Whether every source, but for frames in memory, is a Fluss scan.
-    filtered_within
-        Whether no rows are filtered but by sources.
+    ``numbers`` are those that sources show as ``key: #number``, each once, in the order of the
+    plan. ``are_ours`` says whether every source is a Fluss scan or a frame in memory.
+    ``filtered_within`` says whether rows are filtered only by sources.
     """
 
     numbers: list[int]
@@ -226,16 +221,10 @@ def batches_of(
 def run_into(
     frame: pl.LazyFrame, take: Callable[[pl.DataFrame], bool | None], *, engine: EngineType = "auto"
 ) -> None:
-    """Run a query, and call a function with each of its batches, in order.
+    """Run a query, and call ``take`` with each of its batches, in order.
 
-    Parameters
-    ----------
-    frame
-        The query.
-    take
-        Is given a batch; the query ends early where it returns True.
-    engine
-        The engine of Polars that runs the query.
+    The query ends early where ``take`` returns True. ``engine`` is the engine of Polars that runs
+    it.
     """
     frame.sink_batches(take, engine=engine)
 

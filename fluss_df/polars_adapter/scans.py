@@ -37,14 +37,9 @@ if TYPE_CHECKING:
 class Query:
     """The columns and rows of a node that a query of Polars needs.
 
-    Parameters
-    ----------
-    columns
-        The columns, those of its filters among them; None for all.
-    filters
-        The conjuncts that Polars evaluates right behind the node.
-    limit
-        How many rows, before the filters, are enough; None for all.
+    ``columns`` include those of the filters; None for all columns. ``filters`` are the conjuncts
+    that Polars evaluates directly after the node. ``limit`` is how many rows before the filters are
+    enough, None for all.
     """
 
     columns: list[str] | None
@@ -262,15 +257,9 @@ def scan_frames(
 ) -> pl.LazyFrame:
     """Return a lazy frame of rows that Polars has no reader of.
 
-    Parameters
-    ----------
-    read
-        Yields parts of the rows, given the names of the columns to have, in this order, and how
-        many rows are enough; it is called at each collect.
-    schema
-        All columns.
-    shown
-        What the plan of a query shows: ``explain_name`` and ``explain_detail``.
+    At each collect, ``read`` is called with the names of the wanted columns and with how many rows
+    are enough, None for all. It yields parts of the rows, with these columns in this order.
+    ``shown`` are texts for the plan of a query: ``explain_name`` and ``explain_detail``.
     """
     names = list(schema)
 
