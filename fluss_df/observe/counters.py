@@ -37,13 +37,7 @@ def add_counts(total: Counts, more: Mapping[Key, float]) -> None:
 
 
 class Names:
-    """Which names have a label of their own: the first ones, up to a number.
-
-    Parameters
-    ----------
-    most
-        That number.
-    """
+    """Which names have a label of their own: the first ones, up to the number ``most``."""
 
     def __init__(self, most: int = _MOST_NAMES) -> None:
         self._most = most
@@ -68,13 +62,8 @@ class Durations:
     """Histograms of how long things took, one for each kind; thread safe.
 
     There are few kinds, such as the names of requests, so that their number needs no limit.
-
-    Parameters
-    ----------
-    name
-        The name of the counters.
-    lock
-        The lock of other counters that are changed together with these; by default an own lock.
+    ``lock`` is the lock of other counters that are changed together with these; by default they
+    have their own.
     """
 
     def __init__(self, name: str, lock: threading.Lock | None = None) -> None:

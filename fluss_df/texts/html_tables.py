@@ -57,16 +57,8 @@ def table(
 ) -> str:
     """Return a table of HTML.
 
-    Parameters
-    ----------
-    caption
-        What stands above it; None for nothing.
-    headings
-        The names of its columns.
-    rows
-        The rows; only the first :data:`MOST_ROWS` are asked for.
-    count
-        How many rows there are.
+    ``caption`` is shown above it, None for nothing. Of ``rows``, only the first :data:`MOST_ROWS`
+    are taken; ``count`` is how many there are.
     """
     parts = [_TABLE, *_captioned(caption), "<thead><tr>"]
     parts += [f'<th scope="col"{_LEFT}>{text(heading)}</th>' for heading in headings]
