@@ -113,7 +113,7 @@ def _write(lake: Path, rows: Mapping[Key, str]) -> None:
 def lost_rows(
     lake: Path, known: Mapping[TablePath, int]
 ) -> tuple[dict[Key, str], dict[TablePath, str]]:
-    """Find the metadata of tables that the catalog lost; return what was found, and why not.
+    """Find metadata of tables that the catalog lacks; return its place, or why there is none.
 
     ``known`` has the tables that the catalog lacks, each with the snapshot that Fluss knows. The
     right metadata is the one whose newest snapshot is that one. Whatever newer metadata has in the

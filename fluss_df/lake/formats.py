@@ -1,4 +1,4 @@
-"""Which package reads, and writes, a lake of which format."""
+"""Which package reads and writes a lake, by its format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def open_snapshot(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
     except FlussError:
         raise
     except Exception as error:
-        # of damaged manifests, and of each kind of storage, errors are of many kinds
+        # damaged manifests, and each kind of storage, raise errors of many types
         code = ErrorCode.CORRUPT_MESSAGE
         if isinstance(error, OSError):
             code = ErrorCode.NETWORK_EXCEPTION
@@ -60,7 +60,7 @@ def snapshot_mark(info: TableInfo, snapshot_id: int) -> Hashable:
 
 
 def _opened(info: TableInfo, options: LakeOptions, snapshot_id: int) -> LakeSnapshotFiles[Any]:
-    # not imported before it is known that the table needs it: each has an extra of its own
+    # imported only where a table needs it: each format has an extra of its own
     if options.format == "paimon":
         from fluss_df.lake.paimon.catalog import open_paimon
 

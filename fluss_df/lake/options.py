@@ -14,15 +14,15 @@ from fluss_df.texts.secret_texts import is_secret, shown_option, without_secrets
 ENABLED: Final = "table.datalake.enabled"
 FORMAT: Final = "table.datalake.format"
 READABLE: Final = ("iceberg", "paimon", "lance")
-# into which our tiering service writes
+# the formats into which our tiering service writes
 WRITTEN: Final = ("iceberg", "paimon")
-# what tiering services add to each row
+# the columns that tiering services add to each row
 BUCKET: Final = "__bucket"
 OFFSET: Final = "__offset"
 TIMESTAMP: Final = "__timestamp"
-# of a snapshot: the path of a file in Fluss's remote storage that has its offsets
+# a property of a snapshot: the path of a file in Fluss's remote storage that has its offsets
 OFFSETS_PATH_PROPERTY: Final = "fluss-offsets"
-# shorter ones are left in the text of errors: they are parts of other words
+# shorter secrets are not removed from the text of errors, because they may be parts of other words
 _SHORTEST_SECRET: Final = 4
 
 

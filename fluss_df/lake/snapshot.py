@@ -112,7 +112,7 @@ class LakeSnapshotFiles(ABC, Generic[F]):
             try:
                 there = os.stat(path).st_size
             except (FileNotFoundError, ValueError) as error:
-                # ValueError: no file has such a name, a damaged manifest has
+                # ValueError: a damaged manifest may have a name that no file can have
                 raise file_gone(self.path, path) from error
             except OSError:
                 continue  # Polars says why it cannot be read

@@ -50,7 +50,7 @@ class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
         ever = {field.name for schema in table.schemas().values() for field in schema.fields}
         rows = [_file(table, entry) for entry in self._parts.rows]
         super().__init__(path, rows, deletes, ever - now)
-        # which takes longer than all else that is done for a query
+        # computed once: it takes longer than the rest of planning a query
         self._columns = lake_columns(table)
         # the frame of all files, which a query that nothing prunes reads; without deletes it is
         # no more than their names

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
-# Iceberg's own names, for a table that wants it otherwise
+# Iceberg's table properties, which override the service's settings
 _AGE_PROPERTY: Final = "history.expire.max-snapshot-age-ms"
 _LEAST_PROPERTY: Final = "history.expire.min-snapshots-to-keep"
-# the snapshots of these newest rounds may be what Fluss knows
+# a snapshot of this number of newest rounds may be the one that Fluss knows
 _ROUNDS: Final = 2
 _BRANCH: Final = "main"
 
@@ -99,12 +99,12 @@ def expire_snapshots(table: Table, age_s: float, now_ms: float | None = None) ->
     paths -= snapshot_paths(table, (one for one in snapshots if one.snapshot_id not in gone))
     unchanged = {"ref": _BRANCH, "snapshot-id": table.metadata.current_snapshot_id}
     if table.catalog.load_table(table.name()).metadata.refs != table.metadata.refs:
-        # a tag may name one that goes: catalogs would remove the tag too
+        # a tag may name a snapshot that is to be expired: catalogs would remove the tag, too
         return _later(table)
     try:
         table._do_commit(
             updates=(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(gone)}),),
-            # a snapshot that was made meanwhile may have files of one that goes
+            # a snapshot that was made meanwhile may need files of an expired one
             requirements=(
                 AssertRefSnapshotId.model_validate(unchanged),
                 AssertTableUUID.model_validate({"uuid": table.metadata.table_uuid}),

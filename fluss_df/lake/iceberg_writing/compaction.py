@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
-# files with fewer bytes are small; this number of them in a partition becomes one
+# a file of fewer bytes is small; this number of small files of a partition is merged
 _SMALL_BYTES = 16 << 20
 _SMALL_FILES = 8
 
@@ -44,7 +44,7 @@ def compact(table: Table, properties: Mapping[str, str]) -> int | None:
     tiered. Returns None where there was nothing to merge, or another writer committed meanwhile.
     """
     snapshot = table.current_snapshot()
-    # every commit makes a manifest, so that few manifests mean few small files
+    # every commit writes a manifest: where there are few of these, there are few small files
     if snapshot is None or len(manifests_of(snapshot, table.io)) < _SMALL_FILES:
         return None
     lake = LakeFiles(table)

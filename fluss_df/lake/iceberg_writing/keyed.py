@@ -109,7 +109,7 @@ def _has(
     if not touched.height or any(_out_of_bounds(file, key, touched, files) for key in keys):
         return False
     for batch in live.batches(sequence, file, keys):
-        # of a file that was written before a column was widened
+        # the file may be older than a change of the column to a wider type
         frame = pl.DataFrame(pl.from_arrow(batch)).cast(dict(touched.schema))  # type: ignore[arg-type]
         if frame.join(touched, on=columns(keys), how="semi").height:
             return True
@@ -121,10 +121,11 @@ def _out_of_bounds(file: DataFile, key: str, touched: pl.DataFrame, files: LakeF
     field = files.table.schema().find_field(key)
     values = touched[key]
     if values.dtype in (pl.Date, pl.Datetime):
-        # Polars has no Python value of some moments that tables have; Iceberg has numbers, too
+        # some moments of tables have no value in Python: numbers are compared, which Iceberg has,
+        # too
         values = values.to_physical()
     if not values.dtype.is_integer() or not isinstance(field.field_type, PrimitiveType):
-        # of other types Polars and Iceberg have different values of Python
+        # values of other types differ between Polars and Iceberg in Python
         return False
     lower = (file.lower_bounds or {}).get(field.field_id)
     upper = (file.upper_bounds or {}).get(field.field_id)

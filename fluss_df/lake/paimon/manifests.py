@@ -20,7 +20,7 @@ from fluss_df.lake.snapshot import DataFile
 T = TypeVar("T")
 _DELETE: Final = 1
 _LISTS: Final = ("baseManifestList", "deltaManifestList")
-# of what a damaged file may raise
+# what reading a damaged file may raise
 NOT_UNDERSTOOD: Final = (ValueError, KeyError, TypeError, IndexError, EOFError, StopIteration)
 
 
@@ -134,7 +134,7 @@ def _understood(table: TableFiles, name: str, read: Callable[[bytes], T]) -> T:
     try:
         return read(content)
     except Exception as error:
-        # of codecs and of Avro: errors of many kinds
+        # codecs and Avro raise errors of many types
         raise table.damaged(name, error) from error
 
 
@@ -228,7 +228,7 @@ def _file(table: TableFiles, partitions: Partitions, entry: dict[str, Any]) -> P
         bucket=bucket,
         level=said["_LEVEL"],
         schema_id=said["_SCHEMA_ID"],
-        # an old writer does not say
+        # writers of old releases do not say whether there are deletes: assume one
         deletes=1 if said.get("_DELETE_ROW_COUNT") is None else said["_DELETE_ROW_COUNT"],
         first=said["_MIN_SEQUENCE_NUMBER"],
         last=said["_MAX_SEQUENCE_NUMBER"],

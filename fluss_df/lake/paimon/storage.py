@@ -59,7 +59,7 @@ class TableFiles:
         try:
             return Path(place).read_bytes()
         except (FileNotFoundError, ValueError) as error:
-            # ValueError: no file has such a name, a damaged manifest has
+            # ValueError: a damaged manifest may have a name that no file can have
             raise file_gone(self.path, place) from error
         except OSError as error:
             raise FlussError(

@@ -25,12 +25,12 @@ from fluss_df.lake.rounds.tiered_lake import LakeMovedError, NotCommittedError
 
 _NAME: Final = re.compile(r"snapshot-([1-9]\d*)")
 _VERSION: Final = 3
-# of every commit of Fluss's: that of a batch
+# the identifier of a batch commit, which all commits of Fluss are
 _IDENTIFIER: Final = (1 << 63) - 1
-# what others may have done since a round was planned, without a change of rows
+# kinds of commits that change no rows: others may make them after a round was planned
 _SAME_ROWS: Final = ("COMPACT", "ANALYZE")
 _ATTEMPTS: Final = 10
-# of the last snapshot, what stays true of the next one
+# fields that a snapshot takes over from the one before it
 _KEPT: Final = ("indexManifest", "watermark", "statistics", "nextRowId")
 
 Said = dict[str, Any]
@@ -115,7 +115,7 @@ def commit_snapshot(
     """
     for _ in range(_ATTEMPTS):
         manifests = ManifestWriter(table, schema)
-        # an interrupt may come when the snapshot is there and nothing has said so yet
+        # an interrupt may come after the snapshot was made and before _put returned
         committed = may_be_there = False
         try:
             newest = newest_base(table)
@@ -125,7 +125,8 @@ def commit_snapshot(
             last = read_said(table, newest.number) if newest.number else None
             said = _next(table, schema, manifests, last, files, properties, removed)
             _sync([*(Path(file.path) for file in files), *manifests.made])
-            # manifests take their time, and a table that is rolled back loses what they name
+            # writing manifests takes a while; if the table was rolled back meanwhile, files that
+            # they list may be gone
             if newest_base(table) == newest:
                 may_be_there = True
                 committed = may_be_there = _put(
@@ -238,12 +239,12 @@ def _put(table: TableFiles, number: int, text: str) -> bool:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        # what fails before this has made no snapshot, whatever can be read
+        # what fails before this line has made no snapshot, even if a file of its name can be read
         try:
             os.link(whole, path)
             sync_folder(path.parent)
         except OSError as error:
-            # a storage whose answer was lost says of our own file that it is there
+            # where the answer of a storage was lost, a second attempt says that our own file exists
             try:
                 return path.read_text(encoding="utf-8", errors="replace") == text
             except FileNotFoundError:
@@ -260,11 +261,11 @@ def hint(table: TableFiles, name: str, number: int) -> None:
     """Note the newest snapshot or the first one, for readers that look before they list all."""
     path = Path(table.at(f"snapshot/{name}"))
     made = path.with_name(f".{name}.{uuid.uuid4()}.tmp")
-    # they list the folder where the note is old
+    # not needed: readers list the folder where the note is out of date
     with contextlib.suppress(OSError):
         try:
             made.write_text(str(number), encoding="utf-8")
             made.replace(path)
         finally:
-            # a full disk has an empty one
+            # on a full disk the note may be empty
             made.unlink(missing_ok=True)

@@ -32,14 +32,14 @@ from fluss_df.lake.rounds.lake_rows import (
 )
 
 _TARGET_OPTION: Final = "target-file-size"
-# Paimon's own defaults: of primary-key tables and of others
+# bytes of a file by Paimon's defaults, for tables with a primary key and for others
 _TARGETS: Final = {True: 128 << 20, False: 256 << 20}
 _SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-# changes of keys are sorted, and written, when they take this number of bytes
+# changes of keys are sorted and written once they take this number of bytes
 _SORTED_BYTES: Final = 96 << 20
 _UPDATE_BEFORE: Final = 1
 _DELETE: Final = 3
-# columns beside keys, which are numbered
+# columns of the frame that is sorted; its key columns are called by numbers
 _ROW: Final = "row"
 _ORDER: Final = "sequence"
 _BEFORE: Final = "before"
@@ -150,7 +150,7 @@ class _File:
                 compression_level=files.level,
                 store_decimal_as_integer=True,
                 use_dictionary=dictionary_columns(first, files.schema.file),
-                # as Paimon has moments of more digits than six
+                # as Paimon writes timestamps of more than six digits of a second
                 use_deprecated_int96_timestamps=has_nanoseconds(pa.struct(files.schema.rows)),
             )
         except BaseException:
@@ -197,7 +197,7 @@ class _File:
             "_SCHEMA_ID": schema.lake.id,
             "_LEVEL": level,
             "_EXTRA_FILES": [],
-            # of the clock on the wall here, as Java has it
+            # local time as if it were UTC, as Java writes it
             "_CREATION_TIME": int((time.time() + time.localtime().tm_gmtoff) * 1000),
             "_DELETE_ROW_COUNT": deletes,
             "_EMBEDDED_FILE_INDEX": None,
@@ -347,7 +347,7 @@ class KeyedWriter:
         rows = pa.concat_tables(self._waiting)
         self._waiting, self._bytes = [], 0
         count = len(self._files.schema.keys)
-        # names of columns are anything, and some are patterns
+        # numbers, because names of columns may be patterns to Polars
         names = [str(at) for at in range(count)]
         keys = pl.DataFrame(pl.from_arrow(rows.select(list(range(count))).rename_columns(names)))
         kinds = pl.Series(pl.from_arrow(rows.column(count + 1)))

@@ -24,7 +24,7 @@ _ADD: Final = 0
 _DELETE: Final = 1
 _CODEC: Final = "zstandard"
 _RECORD: Final = "org.apache.paimon.avro.generated.record"
-# Paimon's own defaults: this number of manifests that are smaller become one
+# by Paimon's defaults, this number of manifests that are smaller than these bytes is merged
 _MERGED: Final = 30
 _SMALL_BYTES: Final = 8 << 20
 

@@ -19,7 +19,7 @@ from fluss_df.lake.paimon.types import FieldType
 
 _LONGEST_INLINE: Final = 7
 _DECIMAL_BYTES: Final = 16
-# keys and partitions of fractions are left to Flink's service
+# tables with keys or partitions of FLOAT and DOUBLE are left to Flink's service
 _FIXED: Final = {kind: code for kind, code in FIXED.items() if kind not in ("FLOAT", "DOUBLE")}
 #: The types whose values stand in such rows here.
 KNOWN: Final = frozenset({*_FIXED, *TEXTS, *BYTES, *TIMES, "DECIMAL"})

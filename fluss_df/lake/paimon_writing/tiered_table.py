@@ -90,7 +90,8 @@ class PaimonLake(TieredLake):
         return commit_snapshot(self._table, self._schema, self._base, files, properties)
 
     def compacted(self, properties: Mapping[str, str]) -> int | None:  # noqa: D102
-        # as Flink's service: tables may have a compaction job of Paimon's own
+        # off unless asked for, as in Flink's service: tables may have a compaction job of Paimon's
+        # own
         if self.info.get_properties().get(_AUTO, "false").lower() != "true":
             return None
         return compact(self._table, self._schema, properties)

@@ -89,7 +89,7 @@ def lake_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         chunks = [_in_microseconds(chunk, kind) for chunk in column.chunks]
         if chunks:
             column = pa.chunked_array(chunks)
-    # of the time of a day, which is never before its beginning
+    # a time of day is never negative, so that cutting off digits rounds down
     options = pc.CastOptions(target_type=kind, allow_time_truncate=True)
     return column.cast(options=options)
 
@@ -113,12 +113,12 @@ def _in_microseconds(values: pa.Array, kind: pa.DataType) -> pa.Array:
         whole = pc.divide(values.view(pa.int64()), 1000)
         back = pc.less(pc.subtract(values.view(pa.int64()), pc.multiply(whole, 1000)), 0)
         floor = pc.subtract(whole, back.cast(pa.int64()))
-        # nobody could have it in nanoseconds again
+        # an earlier moment could not be turned back to nanoseconds
         floor = pc.max_element_wise(floor, _LEAST_MICROSECOND, skip_nulls=False)
         return floor.view(pa.timestamp("us", own.tz))
     if not has_nanoseconds(own):
         return values
-    # parts of arrays that begin in the middle of others
+    # copied, because the arrays may be slices of others, and their parts would not be
     values = values.take(pa.array(np.arange(len(values))))
     missing = values.is_null()
     if pa.types.is_struct(own):

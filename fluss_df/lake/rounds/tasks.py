@@ -99,7 +99,7 @@ class InThreads:
         try:
             with ThreadPoolExecutor(self._workers, "fluss-df-tier") as pool:
                 try:
-                    # one by one: those that began are known when an interrupt comes
+                    # one by one, so that those submitted before an interrupt are known
                     for task in tasks:
                         futures.append(pool.submit(write, task))  # noqa: PERF401
                     for future in futures:
@@ -108,7 +108,8 @@ class InThreads:
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise
         finally:
-            # of an interrupt, too: a task that was not waited for has written files
+            # after an interrupt, too: the files of tasks that ended have to be known, to delete
+            # them
             written += [
                 future.result()
                 for future in futures

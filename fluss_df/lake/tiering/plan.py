@@ -42,7 +42,8 @@ class RoundPlan:
         try:
             known = self._coordinator.known_snapshot(self._path)
         except FlussError as error:
-            # Fluss was told late of an older snapshot, whose offsets it had deleted
+            # Fluss was told of an older snapshot after a newer one, and had deleted the offsets of
+            # that
             broken = error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
             if not broken or newest is None or newest.offsets is None:
                 raise
@@ -69,7 +70,7 @@ class RoundPlan:
             )
         created = self._info.created_time
         if known is None and newest.committed_ms < created:
-            # a cluster that begins again gives the same ids again
+            # a cluster that was set up again gives the same table ids again
             raise FlussError(
                 f"table {self._path}: its lake table was tiered before the table was created"
                 f" (at {newest.committed_ms} and {created}, in milliseconds since 1970), so from an"
