@@ -138,7 +138,8 @@ class KeyedScan(ScanNode):
         if len(keys) > MAX_LOOKUPS:
             return self._table.join(keys.lazy(), on=all_exact(names), how="semi")
         if len(names) > 1 and set(names) == set(info.get_primary_keys()):
-            # as many lookups as there are keys, not as combinations of their values
+            # looked up key by key: conditions on each column would mean all combinations of their
+            # values
             return lookup_join(
                 keys.lazy(),
                 self._path,
@@ -218,7 +219,7 @@ class KeyedLeaf:
         return {**kw, "sides": sides}
 
 
-# what makes a row of others
+# operations whose value for a row depends on other rows
 _OF_OTHER_ROWS = (ops.Analytic, ops.WindowFunction, ops.Unnest)
 
 

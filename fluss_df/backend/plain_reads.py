@@ -24,7 +24,7 @@ from fluss_df.io.scans.report import planned_filtered
 from fluss_df.metadata import TablePath
 from fluss_df.polars_adapter.expressions import root_names
 
-# what conditions may have: nothing that fails for a row, or looks at other rows
+# what conditions may consist of: nothing that can fail for a row, or depends on other rows
 _PARTS_OF_CONDITIONS: Final = (
     exp.Where,
     exp.And,
@@ -152,7 +152,7 @@ def plain_read(query: PlainQuery, frame: pl.LazyFrame, schema: pa.Schema) -> Pla
     """
     found = planned_filtered(frame)
     read = found[0] if found is not None and len(found) == 1 else None
-    # a view has the path of another table, or of several
+    # for a view, what is read is another table, or several
     if not isinstance(read, LogRead) or read.info.table_path != query.table:
         return None
     if read.source.changes is not None or read.plan.lake is not None:

@@ -127,7 +127,7 @@ class Overwriting:
             old = without_keys_of(old, kept.lazy(), kept.columns)
         gone = old.collect()
         changes.delete(gone.to_arrow())
-        # what is not replaced yet stays, if this is cut short
+        # new rows first: where this is interrupted, rows that are not replaced yet are still there
         changes.apply(deletes_first=False)
         return Overwritten(written, len(gone))
 
@@ -188,7 +188,8 @@ class Overwriting:
             TableDescriptor(
                 Schema.from_columns(columns),
                 bucket_count=info.num_buckets,
-                # rows of a key stay in their order, by which some tables merge them
+                # with the same bucket keys, rows of a key keep their order, by which some tables
+                # merge them
                 bucket_keys=info.get_bucket_keys() or None,
                 comment=f"New rows of {self._path}, which was created by: {statement}",
             ),

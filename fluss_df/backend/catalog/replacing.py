@@ -1,4 +1,4 @@
-"""A table in the place of another one of its name: CREATE OR REPLACE TABLE, and its like."""
+"""Replaces a table by another one of its name, as CREATE OR REPLACE TABLE does."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fluss_df.io.sinks.sink import write_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableDescriptor
 
-# names of tables have at most 200 characters
+# names of tables have at most 200 characters, of which an ending takes some
 _LONGEST: Final = 170
 # a lake would keep the rows of a table that is dropped
 _LAKE: Final = "table.datalake."
 
 
 def path_beside(path: TablePath, what: str) -> TablePath:
-    """Return the name of a table for the rows of another one, for a while."""
+    """Return the name of a table that has the rows of another one for a while."""
     name = f"{path.table_name[:_LONGEST]}_{what}_{secrets.token_hex(4)}"
     return TablePath(path.database_name, name)
 

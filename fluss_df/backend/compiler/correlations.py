@@ -1,4 +1,4 @@
-"""Where a subquery speaks of the rows around it.
+"""Where a subquery refers to the outer rows, those of the query around it.
 
 Only the conditions of its filters may. What stands above such a filter is computed for the rows of
 each key, and what cannot be is refused: a column of the table around would be taken for one of the
@@ -14,11 +14,11 @@ import ibis.common.exceptions as com
 import ibis.expr.operations as ops
 from ibis.expr.rewrites import DerefMap
 
-#: Makes a row of others.
+#: Operations whose value for a row depends on other rows.
 OF_OTHER_ROWS = (ops.WindowFunction, ops.Analytic, ops.Reduction)
 
-# what can be computed for the rows of each key; a filter, a projection and a sort also for pairs
-# of rows that have no key
+# What can be computed for the rows of each key separately. A filter, a projection and a sort can
+# also be computed for pairs of rows without a key.
 _OF_EACH = (ops.Filter, ops.Project, ops.Sort, ops.DropNull, ops.FillNull, ops.DropColumns)
 _OF_KEYS = (ops.Limit, ops.Distinct, ops.Aggregate)
 
@@ -65,7 +65,7 @@ class Correlation:
 
     @property
     def keys(self) -> list[ops.Value]:
-        """The values of the rows around that are to be equal to the subquery's."""
+        """The values of the outer rows that are to be equal to the subquery's."""
         return [outer for step in self.steps for outer, _ in step.keys]
 
     @property
@@ -168,7 +168,7 @@ def require_own(op: ops.Subquery, relations: Iterable[ops.Relation]) -> None:
 
 
 def _require_computable(op: ops.Subquery, relation: ops.Relation, found: Correlation) -> None:
-    """Raise for what would be computed of all rows, and not of those of one row around."""
+    """Raise for what would be computed of all rows, and not of those of one outer row."""
     values = [v for v in relation.__children__ if isinstance(v, ops.Value)]
     if isinstance(relation, ops.Aggregate):
         if not relation.groups:
@@ -214,7 +214,7 @@ def _step(
 
 
 def _outer_field(op: ops.Subquery, given: ops.Field, outer: ops.Relation) -> ops.Field:
-    """Return a column of the rows around: that of an earlier table may be one of theirs."""
+    """Return a column of the outer rows: that of an earlier table may be one of theirs."""
     if given.rel == outer:
         return given
     (found,) = DerefMap.from_targets(outer).dereference(given)
@@ -228,7 +228,7 @@ def _of(value: ops.Value, fields: Iterable[ops.Field]) -> list[ops.Field]:
 
 
 def _pair(predicate: ops.Equals, theirs: Iterable[ops.Field]) -> tuple[ops.Value, ops.Value] | None:
-    """Return the sides of an equation, first that of the rows around."""
+    """Return the sides of an equation, first that of the outer rows."""
     sides = [predicate.left, predicate.right]
     if any(side.find(ops.Subquery, filter=ops.Value) for side in sides):
         return None

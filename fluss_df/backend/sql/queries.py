@@ -41,7 +41,7 @@ def parse(query: str) -> exp.Expr:
     """
     try:
         _check_commas(query)
-        # a semicolon alone may have a comment
+        # a lone semicolon is a node where a comment belongs to it
         statements = [
             s
             for s in sqlglot.parse(query, dialect=Fluss)
@@ -73,12 +73,12 @@ def _misspelt(query: str) -> str:
 def _unread(error: sqlglot.errors.ParseError) -> str:
     """Return what is wrong and where, of an error of sqlglot."""
     found = error.errors[0]
-    # sqlglot shows its objects
+    # sqlglot's messages show its objects
     text = re.sub(r"<Token .*?text: (\S*), line.*?>", r"'\1'", found["description"])
     text = text.replace("'SENTINEL'", "the end")
     text = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", text)
     at = found["highlight"]
-    # sqlglot knows the column of the last character
+    # sqlglot's column is that of the last character
     column = found["col"] - max(len(at) - 1, 0)
     return f"{text.rstrip('.')} (line {found['line']}, column {column}" + (
         f", at {at!r})" if at else ")"
@@ -185,7 +185,8 @@ class SqlScope:
             table.set("this", exp.to_identifier(key, quoted=True))
             table.set("db", None)
             table.comments = None
-        # Polars' SQL takes some names for patterns: it gets other ones, and the result these
+        # Polars' SQL takes some names for patterns: it gets other names, and the result gets these
+        # back
         for key, frame in frames.items():
             frames[key] = _renamed(frame, _plain_name)
         for identifier in tree.find_all(exp.Identifier):
@@ -205,12 +206,12 @@ class SqlScope:
         try:
             text = tree.sql(Fluss, comments=False, unsupported_level=sqlglot.ErrorLevel.RAISE)
         except sqlglot.errors.UnsupportedError as error:
-            # sqlglot left out what it says here
+            # the error names what sqlglot could not write and left out
             reason = str(error).replace("PostgreSQL", "SQL over Fluss")
             raise FlussError(f"SQL cannot be run: {reason}, in: {begins}") from None
         try:
             frame = sql_query(text, frames)
-            frame.collect_schema()  # it is now that names and types are wrong
+            frame.collect_schema()  # raises for wrong names and types
         except (
             pl.exceptions.PolarsError,
             pl.exceptions.SQLInterfaceError,
@@ -271,7 +272,7 @@ class SqlScope:
                 return None
             keys = self.run(alone, hints_within(alone))
         except FlussError:
-            # it speaks of the rows around it, or has an error: Polars will say which
+            # it refers to outer rows, or has an error: Polars will say which
             return None
         given = keys.collect_schema().names()
         if len(given) != 1:
@@ -306,7 +307,7 @@ class SqlScope:
         try:
             counted = _counted(table)
             if counted is not None and self._is_log(name, database):
-                # offsets alone tell how many rows there are: nothing is read for this column
+                # the number of rows follows from offsets alone: for this column nothing is read
                 counted.set("this", exp.column(BUCKET_COLUMN, quoted=True))
                 options = {**options, "include_metadata": [BUCKET_COLUMN]}
             return self._catalog.scan_table(name, database, **options)

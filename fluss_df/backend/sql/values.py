@@ -50,8 +50,7 @@ READ_FROM_TEXT = frozenset(_PARSED)
 _TYPED = (exp.DType.DATE, exp.DType.TIME, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPLTZ)
 
 
-# types of what is computed, and of Fluss
-# a moment without a zone is that of UTC
+# types of Fluss that a computed value of a Python type can be; a time without a zone is in UTC
 _NAIVE = (_R.TIMESTAMP_WITHOUT_TIME_ZONE, _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE)
 _AWARE = (_R.TIMESTAMP_WITH_LOCAL_TIME_ZONE,)
 _OF_PYTHON: dict[type, tuple[TypeRoot, ...]] = {

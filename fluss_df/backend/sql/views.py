@@ -287,7 +287,7 @@ class Views(Rows):
     ) -> None:
         admin, text = self._connection.get_admin(), view.to_text(path)
         if view.sql is None:
-            # what cannot be read is not kept; a query was looked at before
+            # a view that cannot be read is not kept; queries were checked before
             self._rows_of(path, view)
         if overwrite and admin.table_exists(path):
             if self.find_view(path) is None:
