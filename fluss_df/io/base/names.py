@@ -38,7 +38,8 @@ def exact_fields(value: pl.Expr, names: Iterable[str]) -> list[pl.Expr]:
     names = list(names)
     if not any(is_pattern(name) for name in names):
         return [value.struct.field(name) for name in names]
-    # Polars ends with a panic where it meets such a name, by index too: so no field has it
+    # Polars panics where a field has such a name, even if it is taken by index: so the fields are
+    # renamed
     places = [f"f{at}" for at in range(len(names))]
     renamed = value.struct.rename_fields(places)
     return [renamed.struct.field(p).alias(n) for p, n in zip(places, names, strict=True)]
@@ -61,7 +62,7 @@ def with_fields_named(
         return None
     names = [field.name for field in kind.fields]
     renamed = [new_name(name) for name in names]
-    # what is within a field of such a name is out of reach: so no field has one meanwhile
+    # nothing within a field of such a name can be taken: so the fields are renamed meanwhile
     places = [f"f{at}" for at in range(len(names))]
     inside = {
         place: made

@@ -33,10 +33,10 @@ from fluss_df.pushdown.plan import Split
 from fluss_df.schema import TableInfo
 
 _VERSION = 1
-# what the systems say of a lock that another process has
+# errors by which systems say that another process has the lock
 _IS_LOCKED = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})
 
-# a disk, or a share of it, that takes no more
+# errors of a disk, or of a share of it, that takes no more data
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _NUMBER = re.compile(r"(?:os error|errno) (\d+)", re.IGNORECASE)
@@ -319,7 +319,7 @@ def storing_output(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pl.exceptions.PolarsError) as error:
-        # Polars and Arrow have the number in the text
+        # Polars and Arrow have the error number in their texts
         found = _NUMBER.search(str(error))
         if found is None or int(found[1]) not in _FULL:
             raise
@@ -395,7 +395,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _lock(file: IO[str]) -> None:
-        # far behind the process id, which others may read
+        # locked far after the process id, so that others may read the id
         file.seek(1 << 20)
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         file.seek(0)

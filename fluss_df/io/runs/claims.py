@@ -140,11 +140,11 @@ class Claims:
         """Refuse to write the rows of another run of the same query a second time."""
         engine = self._info.get_properties().get("table.merge-engine", "").lower()
         if self._info.has_primary_key() and engine != "aggregation":
-            # the same rows again leave the same rows
+            # writing the same rows again would change nothing
             return
         assert self._register is not None
         for other in self._register.others(self._names):
-            # notes of earlier releases have the text itself
+            # notes of earlier releases have the query's text itself
             if other.about.get("query") not in (self._digest, self._query):
                 continue
             twice = overlapping(other.about, batch.planned.splits)
@@ -157,7 +157,7 @@ class Claims:
             )
             begin = "go on with it, or begin behind it with scan_fluss(start=...)"
             if self._plan is None or other.about.get("plan") != self._plan:
-                # the text does not show in-memory frames, functions, and more: it may be another
+                # the text shows no in-memory frames, functions and more: it may be another query
                 logger.warning(
                     "%s a query that reads the same as text; where it is the same, rows are there"
                     " twice: %s",

@@ -31,10 +31,10 @@ from fluss_df.io.runs.micro_batches import MicroBatch
 from fluss_df.io.runs.run_register import Link
 from fluss_df.io.runs.written import positions, where
 
-# in the metadata of files
+# the key of the run's id in the metadata of files
 _RUN_ID = b"fluss_df.run"
 _BATCH = b"fluss_df.batch"
-# characters of a folder's name in those of files that are not in it yet
+# how many characters of the folder's name the names of unfinished files have
 _PREFIX = 40
 
 
@@ -65,7 +65,7 @@ class ParquetFolder:
                 f"to={str(folder)!r} cannot be made as a folder: {error}",
                 ErrorCode.STORAGE_EXCEPTION,
             ) from None
-        # of a long name the beginning: with the rest it has to be a name, too
+        # only the beginning of a long name, so that the whole is not too long for a name
         self._prefix = f".{self._folder.name[:_PREFIX]}-{run_id}-"
 
     def __enter__(self) -> ParquetFolder:
@@ -170,7 +170,7 @@ class ParquetFolder:
         if found == Link(batch.number, digest):
             self.link = found
             return int(pq.read_metadata(path).num_rows)
-        # another one without a name is of an earlier release, and this run's
+        # a file without a name is of an earlier release, and this run's
         replaces = found is not None and found.batch == batch.number and not found.name
         if found != self.link and not replaces:
             assert found is not None or self.link is not None
@@ -216,7 +216,7 @@ class ParquetFolder:
             except FileExistsError:
                 raise self._ahead(self._read(path), self.link) from None
             except OSError:
-                # a file system without links
+                # the file system has no links
                 pass
         os.replace(name, path)
 

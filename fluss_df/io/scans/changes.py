@@ -94,7 +94,7 @@ class ChangeRows:
         self.names = list(names)
         self.columns = table_columns(info, kind, names)
         if kind is ChangeTable.BINLOG and not self.columns:
-            # without a column nothing could be counted
+            # at least one column, because without any no rows could be counted
             self.columns = tuple(info.get_column_names()[:1])
         places = ({PARTITION_COLUMN, BUCKET_COLUMN} & {*names}) - {*info.get_column_names()}
         if kind is ChangeTable.BINLOG:

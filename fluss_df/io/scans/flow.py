@@ -14,7 +14,7 @@ import polars as pl
 from fluss_df.io.scans.running import RunningQuery
 from fluss_df.polars_adapter.plans import run_into
 
-# Bytes of results that nobody took yet: above the first number the scans wait, above the second
+# Bytes of results that nobody took yet. Above the first number the scans wait, and above the second
 # Polars does, too.
 _HELD_BYTES: Final = 1 << 20
 _MOST_HELD_BYTES: Final = 4 * _HELD_BYTES
