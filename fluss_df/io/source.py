@@ -263,7 +263,7 @@ def parse_offset(
                 f"{name}={argument!r}: a datetime needs a time zone here,"
                 f" as in {name}=datetime(..., tzinfo=timezone.utc)"
             )
-        # up to the next whole one: rows of the millisecond before were committed earlier
+        # rounded up to the next whole millisecond: rows of the one before were committed earlier
         return (-((_EPOCH - argument) // dt.timedelta(milliseconds=1)),)
     elif isinstance(argument, dt.timedelta):
         if argument < dt.timedelta(0):

@@ -33,8 +33,8 @@ from fluss_df.spark.write.exactly_once import ExactlyOnceWriter
 from fluss_df.spark.write.writing import FlussStreamWriter, FlussWriter
 
 if "SPARK_REUSE_WORKER" in os.environ:
-    # Spark's Python workers, and they alone, collect garbage after each task: not in what was
-    # imported, through which they would go for 60 ms each time
+    # Only Spark's Python workers collect garbage after each task. With this they skip the objects
+    # of imported modules, which takes 60 ms each time.
     gc.freeze()
 
 
@@ -134,7 +134,7 @@ class FlussReader(DataSourceReader):
     @called_by_spark
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
-        # Spark makes one task without a range where there are none
+        # where there are no tasks, Spark makes one of its own, without a range
         if isinstance(partition, FlussPartition):
             yield from read_task(self._options, self._schema, partition.task)
 

@@ -31,7 +31,7 @@ from fluss_df.polars_adapter.plans import batches_of
 from fluss_df.pushdown.prune import Conjunct
 from fluss_df.schema import TableInfo
 
-# of files that one task reads; a larger file is one task
+# small files are read together up to this number of bytes; a larger file is a task of its own
 _TASK_BYTES: Final = 64 << 20
 
 
@@ -101,7 +101,7 @@ def _chosen(info: TableInfo, source: ScanSource, partitions: Iterable[PartitionI
         return {partition.partition_name for partition in there}
     found: set[str] = set()
     for choice in source.partitions:
-        # others may be in Fluss: choices_there refuses what neither has
+        # a choice that is not in the lake may be in Fluss: choices_there refuses what neither has
         with contextlib.suppress(FlussError):
             found.update(p.partition_name for p in choose_partitions(info, there, (choice,)))
     return found
@@ -131,7 +131,7 @@ def lake_rows(
 ) -> Iterator[pa.Table]:
     """Yield the rows of files of the lake, in bounded memory."""
     if not columns and not metadata_columns:
-        # rows are counted by something
+        # at least one column, to count rows
         columns = info.get_column_names()[:1]
     snapshot = opened_lake(info, files.snapshot_id)
     lake = PinnedLake(LakeSnapshot(files.snapshot_id), snapshot)

@@ -24,7 +24,7 @@ READ_MODES: Final = ("log", "snapshot", "changelog", "upsert")
 WRITE_MODES: Final = ("auto", "append", "upsert", "delete", "partial_update")
 GUARANTEES: Final = ("at-least-once", "exactly-once")
 
-# each option once, as it is documented
+# each option once, as docs/spark.md has it
 _TABLE: Final = ("table", "connection")
 _READ: Final = (
     "columns",
@@ -51,7 +51,7 @@ _WRITE: Final = (
     "delivery.guarantee",
     "ledger.database",
 )
-# of streams that are read, and of those that are written
+# options of streams that are read, and of those that are written
 _BOTH: Final = frozenset({"fail.on.data.loss"})
 # Spark adds these itself
 _SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
@@ -133,7 +133,7 @@ def _is_worker() -> bool:
 
 
 def _require_owner(folder: Path | str) -> None:
-    # not imported for clusters
+    # imported only for folders
     from fluss_df.engine.files.lock_file import owner_of
 
     owner = owner_of(folder.expanduser().resolve()) if isinstance(folder, Path) else None

@@ -67,11 +67,11 @@ def unresolved(spark: SparkSession, text: str) -> list[UnresolvedName]:
             if other is None:
                 return found
             if any(other in name.relation[len(other) :] for name in found):
-                # the word stands behind a catalog: Spark knows the table by its own name alone
+                # the word follows a catalog: Spark knows the table only by its own name
                 return []
             meant = [_meant(name, text, other) for name in found if _begins(name, other)]
             if any(spark.catalog.tableExists(name.relation) for name in meant):
-                # by the other name, Spark could not find it
+                # Spark could not find it by the other name
                 return []
             kept = {name.start: name for name in found} | {name.start: name for name in meant}
             return list(kept.values())
@@ -112,13 +112,13 @@ def _meant(name: UnresolvedName, text: str, other: str) -> UnresolvedName:
 
 def _unresolved(plan: Any) -> list[UnresolvedName]:
     found: set[UnresolvedName] = set()
-    # those in the expressions of the others, however deep
+    # plans of subqueries are in the expressions of other plans, however deep
     for part in (plan, *_items(plan.subqueriesAll())):
         for leaf in _items(part.collectLeaves()):
             if leaf.nodeName() != "UnresolvedRelation":
                 continue
             origin = leaf.origin()
-            # in a view or a function, it is another text
+            # within a view or a function the places are those of another text
             if origin.objectType().isDefined() or not origin.startIndex().isDefined():
                 continue
             start, stop = origin.startIndex().get(), origin.stopIndex().get() + 1

@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NOT_FOUND: Final = "TABLE_OR_VIEW_NOT_FOUND"
-# what Spark says of fluss.x, because there is a data source of this name
+# Spark's error for fluss.x, because there is a data source of this name
 _NO_FILES: Final = "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"
 _COMMENT: Final = r"--[^\n]*(?:\n|$)|/\*.*?\*/"
 _BLANK: Final = rf"(?:\s|{_COMMENT})*"
 _BEGIN: Final = re.compile(rf"(?:\(|\s|{_COMMENT})*(\w*)", re.DOTALL)
 _BEHIND_TABLE: Final = re.compile(rf"\bTABLE{_BLANK}\(?{_BLANK}$", re.DOTALL | re.IGNORECASE)
-# in double quotes where the session says that these are names
+# double quotes enclose names where the session says so
 _PART: Final = r"`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s.`()\"]+"
 _NAME: Final = re.compile(rf"(?:{_PART})(?:{_BLANK}\.{_BLANK}(?:{_PART}))*", re.DOTALL)
-# what has no meaning of its own, whatever stands in it
+# comments and quoted texts, in which nothing is looked for
 _SKIPPED: Final = re.compile(
     r"(?<!\w)[rR](?:'[^']*'|\"[^\"]*\")|'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`"
     r"|--(?:\\\n|[^\r\n])*|/\*",
     re.DOTALL,
 )
 _BRACKET: Final = re.compile(r"/\*|\*/")
-# these begin nothing but queries; others may be the beginning of a command
+# words that begin only queries; others may begin a command
 _QUERIES: Final = ("SELECT", "VALUES", "TABLE", "MAP", "REDUCE")
 _PERHAPS: Final = ("WITH", "FROM")
 
@@ -117,7 +117,7 @@ def find_mentions(
                 start, stop = start - len(_OPENING), stop - len(_OPENING)
             named = (error.getMessageParameters() or {}).get("relationName", "")
             there = _mention(named, text, start, stop)
-        # from here to where it stands in the query as it was given
+        # how far places here are from those in the query as it was given
         moved = 0
         for m, n in sorted(zip(mentions, names, strict=True), key=lambda pair: pair[0].start):
             if m.start + moved >= start:
@@ -140,7 +140,7 @@ def _wrapped(text: str) -> str:
 def _without_end(text: str) -> str:
     """Return a query without the semicolons at its end, and the comments behind them."""
     at, stop = 0, 0
-    # up to where there is something else than blanks, comments and semicolons
+    # up to the first character that is not blank, in a comment, or a semicolon
     while at < len(text):
         match = _SKIPPED.match(text, at)
         if match is None:
@@ -188,7 +188,7 @@ def _span(error: AnalysisException) -> tuple[int, int] | None:
     elif condition != _NOT_FOUND:
         return None
     for context in error.getQueryContext():
-        # of a view or a function, the text is not this one
+        # within a view or a function the text is another one
         if context.contextType().name == "SQL" and not context.objectType():
             return context.startIndex(), context.stopIndex() + 1
     return None
@@ -227,7 +227,7 @@ def _unplaced(name: str) -> FlussError:
 def _unread(error: ParseException, mentions: Sequence[Mention]) -> FlussError:
     reason = str(error).split("\n== SQL")[0].strip()
     if mentions:
-        # it could be read before the last was placed
+        # Spark could read the query before the last mention was replaced
         return FlussError(
             f"table {mentions[-1].table}: what follows its name is not for tables of Fluss (a"
             " version, WITH (...)); options of reads are arguments of sql()"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LIMIT: Final = "spark.sql.debug.maxToStringFields"
-# texts that show that Spark left out a part of the plan
+# texts in a plan by which Spark shows that it left something out
 _CUT: Final = re.compile(r"\.\.\. \d+ more (?:fields|characters)|Truncated plan of|\(redacted\)")
 _NUMBER: Final = re.compile(r"#\d+|plan_id=\d+")
 

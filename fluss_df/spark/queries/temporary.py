@@ -30,7 +30,7 @@ class _Held:
 
     def drop(self, spark: SparkSession) -> None:
         """Drop what was left and no other query needs."""
-        # a view that is needed from now on is made once this is done
+        # locked, so that views which are needed from now on are made only when this is done
         with self._lock:
             while self.left:
                 for name in self.left.popleft():
@@ -68,7 +68,7 @@ class TemporaryViews:
         """Keep the views for a dataframe, and those that are made of it."""
         if is_classic(self._spark) or not self._names:
             return
-        # dataframes that are made of it have its plan in theirs, and not the dataframe
+        # dataframes that are made from this one hold its plan, but not the dataframe itself
         plan: Any = found._plan
         weakref.finalize(plan, self._held.left.append, self._names).atexit = False
         self._kept = True

@@ -55,7 +55,7 @@ def pinned_rows(
     bucket = split.bucket.of(info.table_id)
     batches = scanner.batches()
     first = list(itertools.islice(batches, 1))
-    # known once the scan has begun
+    # the offset is known once the scan has begun
     at = scanner.offset_of(bucket)
     if at is None:
         # the scanner looks for partitions by their names

@@ -32,7 +32,7 @@ from fluss_df.spark.write.ledger import Ledger, Manifest, Piece
 
 logger = logging.getLogger(__name__)
 
-# how often a batch is looked for in the log again, without any progress, before it is given up
+# how often the log is read again without progress before the batch is given up
 _LOOKS = 6
 _PAUSE_S = 0.2
 _FAIL = Losses("fail", "start over with another checkpoint")
@@ -93,7 +93,7 @@ class Publisher:
         looks = 0
         while True:
             if sum(landed.values()) == manifest.pieces:
-                # what is staged need not be there any more
+                # the staged batches are not needed any more
                 return
             try:
                 self._send_missing(batch, manifest, landed, gone)
@@ -109,7 +109,7 @@ class Publisher:
                         error.error_code,
                     ) from None
                 landed = found
-                # what another one sent shows once its replicas have it
+                # batches that another one sent are seen once their replicas have them
                 time.sleep(looks * _PAUSE_S)
             except FlussError as error:
                 now = gone
@@ -199,7 +199,7 @@ class Publisher:
     async def _send(self, by_bucket: dict[TableBucket, list[EncodedLogBatch]]) -> None:
         """Send pieces: one after the other in each bucket, buckets side by side."""
         sends = (self._send_all(b, pieces) for b, pieces in by_bucket.items())
-        # where one fails, the others end first: nothing is sent behind an error
+        # where one fails, the others end first, so that nothing is sent after an error
         for result in await asyncio.gather(*sends, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
