@@ -142,7 +142,8 @@ class TablePath:
         database_name: str | None = None,
         table_name: str | None = None,
     ) -> None:
-        # the documentation of the official client names the parameters one way, its release another
+        # the official client calls these parameters differently in its documentation and its
+        # release
         database = database if database_name is None else database_name
         table = table if table_name is None else table_name
         if database is None or table is None:

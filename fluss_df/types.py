@@ -47,7 +47,8 @@ class TypeRoot(enum.Enum):
     MAP = "MAP"
     ROW = "ROW"
 
-    # Enum's own is written in Python, and types are looked up by it for every column of a batch
+    # Enum's own hash is written in Python, and types are looked up by it for every column of a
+    # batch
     __hash__ = object.__hash__
 
 

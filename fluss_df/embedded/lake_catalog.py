@@ -67,7 +67,7 @@ def _made_at(lake: Path, below: str) -> str:
     try:
         data = read_file(lake / below)
     except FileNotFoundError:
-        return f"file://{lake}/{below}"  # it is said to be missing by who reads it
+        return f"file://{lake}/{below}"  # whoever reads it reports that it is missing
     metadata = read_metadata(data, below)
     location = str(metadata["location"])
     table = below.rpartition("/metadata/")[0]

@@ -37,7 +37,7 @@ def replacing(catalog: Path) -> Iterator[Path]:
     os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     yield new
     sync_file(new)
-    # a journal of the old one would be rolled back into the new one
+    # SQLite would roll the old catalog's journal back into the new one
     catalog.with_name(f"{catalog.name}-journal").unlink(missing_ok=True)
     os.replace(new, catalog)
     sync_folder(catalog.parent)

@@ -38,7 +38,7 @@ _FILE: Final = re.compile(r"file ([0-9a-f]{8}) (\d{1,18}) (.+)", re.DOTALL)
 _SNAPSHOT: Final = re.compile(r"snapshot (-?\d{1,19})")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _PIECE: Final = 1 << 20
-# a file of checksums is written again when this number of its snapshots are expired
+# a file of checksums is written again when it has this number of expired snapshots
 _EXPIRED: Final = 100
 
 
@@ -70,7 +70,7 @@ class Sums:
             return cls(None)
         found = cls(lake / _FOLDER / database / table)
         assert found.path is not None
-        # lines are separated by what no path has
+        # lines are separated by a zero byte, which no path has
         for line in (read_bytes(found.path) or b"").split(b"\0"):
             digits, _, text = line.partition(b" ")
             if digits == b"%08x" % google_crc32c.value(text):
@@ -120,7 +120,7 @@ def lines_of(files: Mapping[str, Sum], snapshots: Collection[int]) -> bytes:
     """Return the lines of files and snapshots."""
     texts = [f"file {one.crc:08x} {one.size} {below}" for below, one in files.items()]
     texts += [f"snapshot {number}" for number in snapshots]
-    # a zero ends what a killed process left of a line
+    # the first zero ends what a killed process may have left of a line
     return b"".join(
         b"\0%08x %s\0" % (google_crc32c.value(text), text) for text in map(os.fsencode, texts)
     )
@@ -131,7 +131,7 @@ def forget_sums(lake: Path, database: str, table: str) -> None:
     path = Sums(lake / _FOLDER / database / table).path
     if path is not None and _NAME.fullmatch(database) and _NAME.fullmatch(table):
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # others are in it
+        with contextlib.suppress(OSError):  # the folder has other files
             path.parent.rmdir()
 
 
@@ -209,7 +209,7 @@ def _add_snapshot(
     data = read_file(lake / below)
     for manifest in manifests(AvroRows.read(data, below)):
         listed = paths.relative(manifest.path)
-        # a manifest is added after its files
+        # a manifest's checksum is added after those of its files, so they are complete
         if listed is None or listed in sums.files:
             continue
         content = read_file(lake / listed)

@@ -59,7 +59,7 @@ class FolderAccess:
         if self._engine.has_users:
             self._engine.sign_in(user or "", password or "", address)
         else:
-            user = None  # nobody checked the name
+            user = None  # without users nobody checks the name
         view = self._engine.view_of(user, address)
         connection = self._engine.connection_of(view)
 

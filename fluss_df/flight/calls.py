@@ -80,7 +80,7 @@ class Call:
         """
         self.may_take(silent_s)
         for message in requests:
-            # a write that is slow is no silence of the client
+            # while the server processes a message, the client is not the one that is silent
             self.may_take(busy_s)
             yield message
             self.may_take(silent_s)

@@ -13,7 +13,7 @@ from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, Networ
 
 logger = logging.getLogger(__name__)
 
-# trailers of HTTP/2 have no room for more
+# trailers of HTTP/2, which carry the message, have no room for more
 _MOST_TEXT: Final = 2000
 _SOCKET: Final = re.compile(r"\(([A-Z_]+) at /[^()\s]*\)")
 _C = grpc.StatusCode
@@ -81,7 +81,7 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
     else:
         logger.error("a call failed", exc_info=error)
         return _C.INTERNAL, f"{type(error).__name__}: {error}"[:_MOST_TEXT]
-    # where an engine of this process has its socket is nobody's business
+    # clients must not learn where an engine of this process has its socket
     text = _SOCKET.sub(r"(\1)", str(error))
     return found, text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."
 
@@ -94,7 +94,8 @@ def partly(error: FlussError, written: int, where: str = "") -> RefusalError:
     """
     status, text = status_of(error)
     if status == _C.UNAVAILABLE:
-        # some clients send again by themselves what was not available: those rows would be doubled
+        # some clients send again by themselves after UNAVAILABLE, which would write those rows
+        # twice
         status = _C.ABORTED
     counted = ", and the rows that it names are counted behind them" if " in row " in text else ""
     room = _MOST_TEXT - 400

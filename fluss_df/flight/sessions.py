@@ -21,7 +21,7 @@ from fluss_df.flight.options import FlightLimits
 from fluss_df.flight.refusals import exhausted, invalid, unauthenticated
 
 _HANDLE_BYTES: Final = 24
-# for how long a password is taken for what it was
+# seconds for which a password that was right is not checked again
 _CHECKED_S: Final = 60.0
 
 
@@ -32,7 +32,7 @@ class Prepared:
     statement: str
     tree: exp.Expr | None
     parameter_schema: pa.Schema
-    #: rows of values that were bound, and not used by an update since; None for no values
+    #: bound rows of values that no update has used yet; None without values
     bound: list[pa.RecordBatch] | None = None
     #: when it was asked for last, by the monotonic clock
     used: float = field(default_factory=time.monotonic)
@@ -198,7 +198,7 @@ class Session:
         with self._lock:
             dropped = self._dropped()
             if self.shared:
-                # others keep theirs until they are idle themselves
+                # sessions of other clients keep their statements until they are idle themselves
                 latest = time.monotonic() - self._limits.session_idle_s
                 late = [handle for handle, old in self._prepared.items() if old.used < latest]
                 for handle in late:
@@ -227,7 +227,7 @@ class Sessions:
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._by_token: dict[bytes, Session] = {}
-        # of clients that send their password with every call: its keyed hash
+        # sessions of clients that send their password with every call, by its keyed hash
         self._by_password: dict[bytes, Session] = {}
         self._key = secrets.token_bytes(32)
         self._anonymous: dict[str, Session] = {}
@@ -243,7 +243,7 @@ class Sessions:
             return self._digest(token) in self._by_token
 
     def _digest(self, text: str) -> bytes:
-        # what is compared does not tell how much of it was right
+        # hashes are compared, so that the time taken does not tell how much of a text was right
         return hmac.digest(self._key, text.encode("utf-8", "surrogateescape"), "sha256")
 
     def sign_in(self, user: str, password: str, address: str) -> str:
@@ -259,7 +259,7 @@ class Sessions:
     def _opened(
         self, user: str | None, password: str | None, address: str, *, shared: bool
     ) -> Session:
-        # a token is one client's; a password that comes with each call may be that of several
+        # a token belongs to one client; a password that comes with each call may be that of several
         way = self._access.open(user, password, address)
         return Session(way, self._limits, shared=shared)
 

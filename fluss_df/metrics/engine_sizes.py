@@ -57,7 +57,7 @@ class LogSizes:
                     if size is None:
                         size = _files_in(engine.bucket_folder(bucket) / "log")
                     if size:
-                        # one that has no file yet may get some
+                        # not noted where there are no files yet, because some may come
                         at_rest[bucket] = size
                     sizes[name] += size
         self._at_rest[engine] = at_rest

@@ -38,7 +38,7 @@ def scan_by_ids(
         extra_columns="ignore",
         hive_partitioning=False,
         glob=False,
-        # as Iceberg allows columns to be widened
+        # Iceberg allows columns to be changed to wider types
         cast_options=pl.ScanCastOptions(integer_cast="upcast", float_cast="upcast"),
         _column_mapping=("iceberg-column-mapping", ids),
         _row_count=None if rows is None else (rows, 0),

@@ -76,7 +76,8 @@ class ScanNode(LazyFrameResolver, ABC):
         if projection is not None:
             columns = list(dict.fromkeys([*projection, *filter_columns]))
         frame = self.frame(Query(columns, [item.expr for item in filters], limit))
-        # a key that is never the same has Polars ask again, and offsets pinned, at every collect
+        # with a key that is never the same, Polars asks at every collect, and offsets are pinned
+        # each time
         return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
 
 
@@ -101,7 +102,7 @@ class Execution(ABC):
 class Source(ABC):
     """What Polars reads batch by batch, any number of times."""
 
-    # how the source is called in the plan of a query
+    # the name of the source in the plan of a query
     name: ClassVar[str]
 
     def __init__(self, schema: pl.Schema, path: str) -> None:
@@ -139,7 +140,7 @@ class Source(ABC):
             self.execute().dropped()
             return ()
 
-        # a plan has one line for it
+        # a plan shows one line
         detail = " | ".join(f"{key}: {text}" for key, text in self.properties().items())
         return scan_frames(nothing, self.schema, explain_name=self.name, explain_detail=detail)
 
@@ -161,7 +162,7 @@ class _Builder(FileReaderBuilder):
     def build_file_reader(self, source: str | bytes, multi_scan_context: dict[Any, Any]) -> _Reader:
         """Return the reader of one execution."""
         execution = self._source.execute()
-        # the last thing that Polars lets go of
+        # the object that Polars lets go of last
         multi_scan_context[_LastHeld] = last = _LastHeld()
         self._source.held(last)
         reader = _Reader(self._source.schema, execution)
@@ -241,9 +242,9 @@ def polars_reason(error: pl.exceptions.PolarsError | pl.exceptions.PanicExceptio
     """Return what an error of Polars says, without the plan in which it was found."""
     text = re.split(r"\n\n(?:Resolved plan|This error occurred)", polars_text(error))[0]
     if isinstance(error, pl.exceptions.StructFieldNotFoundError):
-        # Polars says nothing but the name
+        # the message of Polars is only the name
         text = f'the row has no field "{text}"'
-    # Polars shows its objects
+    # the message of Polars shows its objects
     text = re.sub(
         r"expression \w+ ?[\[({].* is not", "this expression is not", text, flags=re.DOTALL
     )
@@ -285,7 +286,7 @@ def lazy_frames(frames: Callable[[], Iterable[pl.DataFrame]], schema: pl.Schema)
     """Return a lazy frame of what a function gives, which is called at each collect."""
 
     def read(names: list[str], rows: int | None) -> Iterator[pl.DataFrame]:
-        # by_name takes a name like "*" for what it is
+        # by_name takes a name like "*" literally
         return (found.select([cs.by_name(name) for name in names]) for found in frames())
 
     return scan_frames(read, schema)

@@ -63,7 +63,7 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool, most: int = -1, types: boo
         typer.echo(str(writable(frame)))
 
 
-# what stands in JSON beyond ASCII, and in texts alone
+# characters of JSON beyond ASCII, which are in its texts only
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
@@ -107,6 +107,6 @@ def errors_as_messages() -> Iterator[None]:
         err.print(f"[bold red]error:[/] Polars cannot do this: {escape(str(error))}")
         raise typer.Exit(EXIT_ERROR) from error
     except OSError as error:
-        # no right, no room, a folder where a file is meant
+        # such as a missing right, a full disk, or a folder in place of a file
         err.print(f"[bold red]error:[/] {escape(str(error))}")
         raise typer.Exit(EXIT_ERROR) from error
