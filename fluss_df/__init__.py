@@ -179,7 +179,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # where they are: as above
+    # the names, and the modules that have them
     __getattr__, __dir__ = lazy_names(
         __name__,
         {

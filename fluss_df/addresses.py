@@ -38,11 +38,8 @@ def embedded_folder(description: object) -> Path | str | None:
     ``./``, ``../`` or ``~``: a bare word may be a host's name. What follows ``file:`` is a path as
     it is; ``file:///...`` is a URL, as ``Path.as_uri`` makes it, with ``%20`` for a space.
 
-    Raises
-    ------
-    FlussError
-        ``INVALID_CONFIG_EXCEPTION`` for ``file:`` without a path, and for a URL that names another
-        machine.
+    Raises ``INVALID_CONFIG_EXCEPTION`` for ``file:`` without a path, and for a URL that names
+    another machine.
 
     Examples
     --------

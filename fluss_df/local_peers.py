@@ -10,7 +10,7 @@ from typing import Final
 
 # struct ucred: pid, uid, gid
 _UCRED: Final = struct.Struct("iII")
-# of macOS and BSD: <sys/un.h>, and struct xucred begins with a version and the uid
+# on macOS and BSD: <sys/un.h>, and struct xucred begins with a version and the uid
 _LOCAL_PEERCRED: Final = 1
 _XUCRED: Final = struct.Struct("II")
 _XUCRED_SIZE: Final = 76

@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-# how long jemalloc keeps freed memory for the next use, in the whole process
+# milliseconds for which jemalloc keeps freed memory for the next use, in the whole process
 _KEEP_MS = 10_000
-# jemalloc gives 8 MiB and more back to the system at once, and its next smaller size is 7 MiB
+# jemalloc returns blocks of 8 MiB and more to the system at once; its next smaller size is 7 MiB
 _KEPT_BYTES = 7 << 20
-# a request up to here is received into a bytearray: to allocate by Arrow releases Python's lock,
-# which a thread that computes may then keep for 5 ms
+# a request up to this size is received into a bytearray: allocating by Arrow releases Python's
+# lock, which a computing thread may then keep for 5 ms
 _SMALL_REQUEST = 16 << 10
 # a larger request has an mmap of its own, which is unmapped when it is freed: mimalloc kept the
 # memory of several (4 connections that sent 100 MB each took 1.9 GB), and so does glibc
@@ -62,7 +62,7 @@ def allocate_request(size: int) -> pa.Buffer:
     return allocate(size)
 
 
-# of glibc's mallopt
+# parameters of glibc's mallopt
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 

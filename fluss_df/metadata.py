@@ -43,11 +43,8 @@ _NODE = re.compile("[^\\0-\\x1f\\x7f-\\x9f\\ud800-\\uf8ff\\ufff0-\\uffff]+")
 def check_name(name: str, kind: str) -> str:
     """Return the name of a database, table or partition if Fluss allows it.
 
-    Raises
-    ------
-    FlussError
-        ``INVALID_DATABASE_EXCEPTION``, ``INVALID_TABLE_EXCEPTION`` or
-        ``PARTITION_SPEC_INVALID_EXCEPTION``, with the rule that the name breaks.
+    Raises ``INVALID_DATABASE_EXCEPTION``, ``INVALID_TABLE_EXCEPTION`` or
+    ``PARTITION_SPEC_INVALID_EXCEPTION``, with the rule that the name breaks.
     """
     code = {
         "database": ErrorCode.INVALID_DATABASE_EXCEPTION,
@@ -87,10 +84,7 @@ def lease_problem(name: str) -> str | None:
 def property_texts(values: Mapping[str, object] | None, what: str) -> dict[str, str]:
     """Return properties with their values as texts, as servers keep them.
 
-    Raises
-    ------
-    FlussError
-        For what is no mapping, and for values that are neither texts nor numbers.
+    Raises FlussError for what is no mapping, and for values that are neither texts nor numbers.
     """
     if not isinstance(values, Mapping | None):
         raise FlussError(f"expected a dict of key to value for {what}, not {values!r}")
@@ -106,10 +100,7 @@ def property_texts(values: Mapping[str, object] | None, what: str) -> dict[str, 
 def key_columns_of(keys: object, what: str) -> tuple[str, ...]:
     """Return the names of key columns, which are given as a list.
 
-    Raises
-    ------
-    FlussError
-        For what is no list, such as a single name.
+    Raises FlussError for what is no list, such as a single name.
     """
     if isinstance(keys, str) or not isinstance(keys, Iterable | None):
         shown = f"the string {keys!r}" if isinstance(keys, str) else repr(keys)
@@ -151,7 +142,8 @@ class TablePath:
         database_name: str | None = None,
         table_name: str | None = None,
     ) -> None:
-        # the documentation of the official client names the parameters one way, its release another
+        # the official client calls these parameters differently in its documentation and its
+        # release
         database = database if database_name is None else database_name
         table = table if table_name is None else table_name
         if database is None or table is None:
@@ -334,12 +326,7 @@ def nearest(name: str, existing: Sequence[str]) -> str:
 class ViewError(FlussError):
     """A name is that of a view where a table is expected.
 
-    Parameters
-    ----------
-    path
-        The view.
-    definition
-        What it is, as it is kept.
+    ``definition`` is the view's, as the table that keeps it has it.
     """
 
     def __init__(self, path: TablePath, definition: str) -> None:
@@ -352,12 +339,9 @@ class ViewError(FlussError):
 
 
 def require_table(path: TablePath, custom_properties: Mapping[str, str]) -> None:
-    """Raise for what is a view of SQL or Ibis: a table with nothing but its definition.
+    """Raise ViewError, with the definition, for a view of SQL or Ibis.
 
-    Raises
-    ------
-    ViewError
-        With the definition.
+    A view is kept as a table with nothing but its definition.
     """
     definition = custom_properties.get(VIEW_PROPERTY)
     if definition is not None:

@@ -17,7 +17,7 @@ from fluss_df.ready import Ready
 from fluss_df.texts.html_tables import descriptor_html, info_html, schema_html
 from fluss_df.types import Column, TypeRoot, arrow_schema, from_arrow, type_from_json, type_to_json
 
-# a descriptor that is larger is read each time
+# larger descriptors are parsed each time
 _REMEMBERED_BYTES: Final = 64 << 10
 
 
@@ -208,7 +208,7 @@ class Schema(Ready):
     _repr_html_ = schema_html
 
 
-# what holds an id, and what holds the type, of columns and of fields of rows
+# the JSON keys of id and type, of columns and of fields of rows
 _COLUMN = ("id", "data_type")
 _FIELD = ("field_id", "field_type")
 
@@ -320,7 +320,8 @@ class TableDescriptor:
                 raise FlussError(
                     f"invalid {key} {value!r}: expected {' or '.join(a.upper() for a in allowed)}"
                 )
-            # in capitals, as servers do: the official Rust and Python client reads no others
+            # in capitals as servers write them, because the official Rust and Python client reads
+            # no others
             self.properties[key] = str(value).upper()
         # DDL spells these two as properties; the descriptor has fields for them
         if "bucket.num" in self.properties and self.bucket_count is None:
@@ -353,7 +354,7 @@ class TableDescriptor:
     def from_json(cls, text: bytes) -> TableDescriptor:
         """Read the server's JSON."""
         with reading("a table descriptor"):
-            # each query asks what its table is, and hears the same mostly
+            # remembered, because each query asks what its table is, and mostly gets the same answer
             read = _read_descriptor if len(text) > _REMEMBERED_BYTES else _remembered_descriptor
             schema, value = read(text)
             return cls(

@@ -47,7 +47,8 @@ class TypeRoot(enum.Enum):
     MAP = "MAP"
     ROW = "ROW"
 
-    # Enum's own is written in Python, and types are looked up by it for every column of a batch
+    # Enum's own hash is written in Python, and types are looked up by it for every column of a
+    # batch
     __hash__ = object.__hash__
 
 
@@ -419,10 +420,7 @@ def _field_to_json(field: DataField) -> dict[str, Any]:
 def type_from_json(obj: Mapping[str, Any]) -> DataType:
     """Read a type from the server's JSON object.
 
-    Raises
-    ------
-    FlussError
-        For a type that this version does not know, or JSON that is not a type.
+    Raises FlussError for a type that this version does not know, or JSON that is not a type.
     """
     return _type_from_json(obj, 0)
 

@@ -40,7 +40,7 @@ class FlussAdmin(Facade[_Admin]):
     refuses.
     """
 
-    # the released client calls the parameter database_name, the documented one name
+    # the released client calls the parameter database_name, and its documentation calls it name
     async def create_database(
         self,
         database_name: str,

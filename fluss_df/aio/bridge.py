@@ -30,7 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 F = TypeVar("F")
 
-# flushes and closes that wait at the same time; each takes a thread only while it waits
+# how many calls can wait at the same time, such as flushes; each takes a thread only while it waits
 _THREADS = 64
 
 
@@ -87,7 +87,7 @@ def watched(future: Future[T]) -> asyncio.Future[T]:
             seen.set_exception(error)
 
     def done(_: object) -> None:
-        # a loop that was closed has nobody who waits
+        # nobody waits in a loop that was closed
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settle)
 

@@ -133,7 +133,7 @@ class FlussConnection(Facade[core_connection.FlussConnection]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # the one thing here that waits in the caller's thread, as it cannot be awaited
+    # the only method here that waits in the caller's thread, because it cannot be awaited
     def __enter__(self) -> FlussConnection:
         return self
 

@@ -64,15 +64,14 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     def __init__(self, core: core_scanner.LogScanner) -> None:
         super().__init__(core)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fluss-df-aio-scan")
-        # errors of subscriptions, for the next call that reads
+        # errors of subscriptions, raised by the next call that reads
         self._problems: deque[BaseException] = deque()
-        # calls whose rows somebody waits for
+        # the number of calls whose rows somebody waits for
         self._awaited = 0
         # results of calls that were cancelled before they were returned
         self._kept: deque[Taken] = deque()
         self._kept_tables: deque[pa.Table] = deque()
-        # the poll that an ``async for`` goes through, and how many of its records, or batches, it
-        # has yielded
+        # the poll whose records or batches an ``async for`` yields, and how many it has yielded
         self._iterated: Taken = []
         self._yielded = 0
         _scanners.add(self)
@@ -191,7 +190,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         try:
             frame: pd.DataFrame = await self._run(table.to_pandas, lambda _: None)
         except BaseException:
-            # cancelled, or there is no pandas
+            # the call was cancelled, or pandas is missing
             self._kept_tables.appendleft(table)
             raise
         return frame
@@ -221,7 +220,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     async def __aiter__(self) -> AsyncIterator[ScanRecord | RecordBatch]:
         records = self._core.yields_records
         while True:
-            # in the order of its buckets, as ScanRecords has them
+            # grouped by bucket, as ScanRecords has them
             order: dict[TableBucket, int] = {}
             taken = sorted(
                 await self._poll(_ITERATION_MS, records=records),
@@ -232,7 +231,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
                 self._yielded += 1
                 yield item
                 if self._iterated is not taken:
-                    break  # another call has returned the others meanwhile
+                    break  # another call has returned the rest meanwhile
 
     def _all_kept(self) -> list[pa.Table]:
         """Return, and forget, what was kept for the next call that reads all rows."""
@@ -312,7 +311,7 @@ class _Read(Facade[C]):
 
     def __init__(self, core: C) -> None:
         super().__init__(core)
-        # a call that was cancelled: nobody got its rows
+        # the call that was cancelled, whose rows nobody got
         self._lost: Future[Any] | None = None
 
     async def _read(self, method: Callable[[C], T]) -> T:
@@ -331,15 +330,15 @@ class _Read(Facade[C]):
         try:
             rows = await watched(self._lost)
         except Exception:
-            # nothing was read, or what was read was not turned into what was asked for
+            # nothing was read, or it failed to convert what was read
             reopens = True
         else:
             if isinstance(rows, Generator):
-                # of an ``async for`` that did not begin
+                # the ``async for`` was cancelled before it began
                 rows.close()
                 reopens = True
             else:
-                # a call behind the last row had none to lose
+                # a call after the last row had no rows to lose
                 reopens = rows is not None and (isinstance(rows, RecordBatch) or len(rows) > 0)
         self._lost = None
         if reopens:
@@ -400,7 +399,7 @@ class SnapshotScanner(_Read[core_snapshot.SnapshotScanner]):
         return self._core.offsets
 
     async def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
-        # it asks where the buckets are, which a silent server does not answer
+        # awaited on a thread: it asks where the buckets are, and a silent server does not answer
         batches = await self._read(lambda core: core.batches())
         taking: Future[pa.RecordBatch | None] | None = None
         try:
@@ -411,7 +410,7 @@ class SnapshotScanner(_Read[core_snapshot.SnapshotScanner]):
                     return
                 yield batch
         finally:
-            # the server is told that nobody reads on, for which nobody waits here
+            # the server is told that nobody reads on; nobody waits here for that to be done
             if taking is not None:
                 taking.add_done_callback(lambda _: _close_soon(batches))
 
@@ -423,6 +422,6 @@ class SnapshotScanner(_Read[core_snapshot.SnapshotScanner]):
 
 
 def _close_soon(batches: Generator[object, None, None]) -> None:
-    # a pool takes no more where the program ends
+    # a pool takes no more work when the program is ending
     with contextlib.suppress(RuntimeError):
         submit(batches.close)

@@ -74,7 +74,7 @@ class Writer(Facade[W]):
 
     def _keep(self, future: Future[None]) -> None:
         error = None if future.cancelled() else future.exception()
-        # a flush that took too long says nothing of rows: the next one waits for them
+        # a flush that took too long tells nothing about rows: the next one waits for them
         if error is not None and not isinstance(error, TimeoutError):
             self._unreported = error
 

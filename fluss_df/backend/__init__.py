@@ -5,7 +5,7 @@ from fluss_df.errors import FlussError
 try:
     from fluss_df.backend.backend import Backend
 except ImportError as error:
-    # of an ImportError Ibis would say that ibis-framework[fluss] is missing, which there is not
+    # an ImportError would make Ibis say that ibis-framework[fluss] is missing, which does not exist
     raise FlussError(
         f"the Ibis backend of Fluss cannot be imported ({error}): pip install 'fluss-df[ibis]'"
     ) from error

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-# not for users, and not completed for them
+# public names that the parts of the backend use among themselves; not shown to users
 _INTERNAL = frozenset(
     {
         "create_described_database",
@@ -206,12 +206,12 @@ class Backend(Streaming, Files):
         except (TypeError, ValueError) as error:
             if "join predicate" not in str(error):
                 raise
-            # Ibis speaks of pandas here
+            # Ibis's own message speaks of pandas
             raise com.UnsupportedOperationError(
                 "a join of expressions is by equal columns: filter(...) its result by other"
                 " conditions, or use con.sql, whose JOIN ... ON takes any"
             ) from error
-        # a pass of its own: rewriting joins compares the tables with those of their fields
+        # a pass of its own, because rewriting joins compares the tables with those of their fields
         node = node.replace(bind_fluss_tables)
         frame: pl.LazyFrame = translate(node, ctx=scope, running=running)
         return frame
@@ -291,7 +291,7 @@ class Backend(Streaming, Files):
         if any(kind.is_decimal() or kind.is_nested() for kind in schema.types):
             found = frame.collect_schema().dtypes()
             schema = with_digits(schema, dict(zip(schema, found, strict=True)))
-        # Ibis takes for NOT NULL what is not, as the row before the first one
+        # Ibis takes some columns for NOT NULL that are not, as lag() is null in the first row
         columns = PyArrowSchema.from_ibis(schema)
         arrow_schema = pa.schema([column.with_nullable(True) for column in columns])
 
@@ -354,7 +354,7 @@ class Backend(Streaming, Files):
         found: pa.Table | pa.Array | pa.Scalar = expr.__pyarrow_result__(rows, schema=schema)
         if not isinstance(found, pa.Table):
             return found
-        # Ibis takes for NOT NULL what is not, as the row before the first one
+        # Ibis takes some columns for NOT NULL that are not, as lag() is null in the first row
         fields = [
             field.with_nullable(field.nullable or column.null_count > 0)
             for field, column in zip(found.schema, found.columns, strict=True)

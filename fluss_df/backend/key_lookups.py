@@ -48,12 +48,8 @@ LARGE_TABLE_ROWS = 20_000
 class KeySide:
     """The small side of a semi-join.
 
-    Parameters
-    ----------
-    columns
-        Columns of the table.
-    keys
-        A frame with columns of the same names, whose rows are the values they may have.
+    ``keys`` has a column for each of ``columns``, under the same name. Its rows are the values that
+    these columns of the table may have.
     """
 
     columns: tuple[str, ...]
@@ -109,12 +105,8 @@ def narrowed(
 class KeyedScan(ScanNode):
     """A table whose rows have keys that another frame has, as a node of a Polars plan.
 
-    Parameters
-    ----------
-    table, path, connection, side
-        As for :func:`narrowed`.
-    casts
-        The types of key columns that are others in the small side.
+    See :func:`narrowed`. ``casts`` has the table's types of the key columns whose type is another
+    one in the small side.
     """
 
     def __init__(
@@ -146,7 +138,8 @@ class KeyedScan(ScanNode):
         if len(keys) > MAX_LOOKUPS:
             return self._table.join(keys.lazy(), on=all_exact(names), how="semi")
         if len(names) > 1 and set(names) == set(info.get_primary_keys()):
-            # as many lookups as there are keys, not as combinations of their values
+            # looked up key by key: conditions on each column would mean all combinations of their
+            # values
             return lookup_join(
                 keys.lazy(),
                 self._path,
@@ -212,15 +205,7 @@ def _scan(
 
 @dataclass(frozen=True, slots=True)
 class KeyedLeaf:
-    """A table in an expression that can be joined with keys where it is read.
-
-    Parameters
-    ----------
-    leaf
-        The table.
-    columns
-        Its key columns.
-    """
+    """A table in an expression that can be joined with its key columns where it is read."""
 
     leaf: FlussLeaf
     columns: tuple[str, ...]
@@ -234,7 +219,7 @@ class KeyedLeaf:
         return {**kw, "sides": sides}
 
 
-# what makes a row of others
+# operations whose value for a row depends on other rows
 _OF_OTHER_ROWS = (ops.Analytic, ops.WindowFunction, ops.Unnest)
 
 
@@ -280,14 +265,8 @@ def _mixes(values: Iterable[ops.Value]) -> bool:
 class JoinSide:
     """A side of a join.
 
-    Parameters
-    ----------
-    relation
-        Its rows.
-    on
-        What is compared with the other side.
-    columns
-        The same, translated, under names that both sides share.
+    ``on`` are the values that are compared with the other side. ``columns`` are the same values,
+    translated to Polars, under names that both sides share.
     """
 
     relation: ops.Relation
@@ -300,14 +279,9 @@ def joined_sides(
 ) -> tuple[pl.LazyFrame, pl.LazyFrame]:
     """Translate the sides of a join; of a table only what a small other side has keys of.
 
-    Parameters
-    ----------
-    left, right
-        The sides.
-    how
-        The kind of the join. Of a table whose rows are kept without a match, all are read.
-    kw
-        What to translate with. Only with ``running`` a side may be read here.
+    ``how`` is the kind of the join. It may keep rows of a table that have no match: then all rows
+    of that table are read. ``kw`` are the arguments of the translation. Only with ``running`` among
+    them may a side be read here.
     """
     if kw.get("running"):
         if how in ("inner", "left") and (found := _looked_up(right, left, kw)) is not None:

@@ -18,7 +18,7 @@ from fluss_df.errors import FlussError
 #: Says which type a column of a table has; None where that is not known.
 ColumnType = Callable[[exp.Table, str], "pa.DataType | None"]
 
-# how many of a unit are a second
+# how many of each unit make a second
 _UNITS: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _S_OF_DAY: Final = 86_400
 _MS_OF_DAY: Final = _S_OF_DAY * 1000
@@ -33,7 +33,7 @@ def numbered(statement: str) -> str:
     try:
         tokens = sqlglot.tokenize(statement, dialect=Fluss)
     except sqlglot.errors.SqlglotError:
-        return statement  # whoever parses it says why
+        return statement  # parsing it reports what is wrong
     places = [token.start for token in tokens if token.token_type == sqlglot.TokenType.PLACEHOLDER]
     if not places:
         return statement
@@ -41,7 +41,7 @@ def numbered(statement: str) -> str:
         raise FlussError("parameters are either ? or $1, $2, ...: this statement has both")
     parts, begin = [], 0
     for number, place in enumerate(places, 1):
-        # the space: "$1,$" would begin a quoted text of PostgreSQL
+        # the space matters: "$1,$" would begin a quoted text of PostgreSQL
         parts += [statement[begin:place], f"${number} "]
         begin = place + 1
     return "".join([*parts, statement[begin:]])
@@ -68,16 +68,11 @@ def placeholders(tree: exp.Expr) -> dict[int, list[exp.Expr]]:
 def bind(tree: exp.Expr, values: Sequence[Any]) -> exp.Expr:
     """Return a copy of a statement with values in the places of its parameters.
 
-    No text is put into SQL: the nodes of the parameters are replaced by nodes of literals.
+    No text is put into SQL: the nodes of the parameters are replaced by nodes of literals. The
+    values are scalars of Arrow, or values of Python.
 
-    Raises FlussError for another number of values, and a value that SQL has no literal for.
-
-    Parameters
-    ----------
-    tree
-        The statement.
-    values
-        Scalars of Arrow, or values of Python.
+    Raises FlussError where the statement has another number of parameters, or where SQL has no
+    literal for a value.
     """
     wanted = len(placeholders(tree))
     if wanted != len(values):
@@ -146,7 +141,7 @@ def _signed(digits: str, negative: bool) -> exp.Expr:
 
 
 def _timestamp(scalar: pa.Scalar, number: int) -> exp.Expr:
-    # by the number: values of Python have neither nanoseconds nor all years
+    # computed from the number: Python's times have neither nanoseconds nor all years
     days, rest = divmod(scalar.value, _UNITS[scalar.type.unit] * _S_OF_DAY)
     seconds, part = divmod(rest, _UNITS[scalar.type.unit])
     text = f"{_day(days, number)} {_clock(seconds, part * 10**9 // _UNITS[scalar.type.unit])}"
@@ -170,7 +165,7 @@ def _time(scalar: pa.Scalar, number: int) -> exp.Expr:
 
 
 def _day(days: int, number: int) -> str:
-    """Return the text of a day, of which is known how many are between it and 1970."""
+    """Return the text of a day, given its number of days since 1970."""
     try:
         return dt.date.fromordinal(_DAY_0 + days).isoformat()
     except (ValueError, OverflowError):

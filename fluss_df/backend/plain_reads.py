@@ -24,7 +24,7 @@ from fluss_df.io.scans.report import planned_filtered
 from fluss_df.metadata import TablePath
 from fluss_df.polars_adapter.expressions import root_names
 
-# what conditions may have: nothing that fails for a row, or looks at other rows
+# what conditions may consist of: nothing that can fail for a row, or depends on other rows
 _PARTS_OF_CONDITIONS: Final = (
     exp.Where,
     exp.And,
@@ -56,13 +56,13 @@ class PlainQuery:
     Attributes
     ----------
     table
-        The name, of which a view may have the same.
+        The name, which a view may have as well.
     columns
-        What is wanted; None for all columns.
+        The wanted columns; None for all.
     before
-        What stands in front of columns: the table, or a column with fields that is called so.
+        The names that precede a dot in the query: the table, or a column that has fields.
     has_condition
-        Whether it has a ``WHERE``, of comparisons with values.
+        Whether it has a ``WHERE`` that compares columns with values.
     """
 
     table: TablePath
@@ -112,14 +112,9 @@ def _has_more(part: exp.Expr, *known: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PlainRead:
-    """What is read for a query, planned.
+    """The planned read of a table for a query.
 
-    Attributes
-    ----------
-    read
-        The read of the table.
-    columns
-        The columns of the result, by their names in the table.
+    ``columns`` are those of the result, by their names in the table.
     """
 
     read: LogRead
@@ -153,16 +148,11 @@ def plain_read(query: PlainQuery, frame: pl.LazyFrame, schema: pa.Schema) -> Pla
     """Return what is read for a query, planned now.
 
     None where the rows are not those of a log alone, and where Polars gives other types than the
-    table has.
-
-    Parameters
-    ----------
-    query, frame, schema
-        The query, its frame, and the schema of its result.
+    table has. ``frame`` is the query in Polars, and ``schema`` that of its result.
     """
     found = planned_filtered(frame)
     read = found[0] if found is not None and len(found) == 1 else None
-    # a view has the path of another table, or of several
+    # for a view, what is read is another table, or several
     if not isinstance(read, LogRead) or read.info.table_path != query.table:
         return None
     if read.source.changes is not None or read.plan.lake is not None:

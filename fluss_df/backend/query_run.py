@@ -37,7 +37,7 @@ _CLOSE_S: Final = 1.0
 
 
 class _End(enum.Enum):
-    """That there are no more tables; None says that there are none yet."""
+    """Marks the end of the tables; None says only that there are none yet."""
 
     END = enum.auto()
 
@@ -150,7 +150,7 @@ class QueryRun(Closing):
         if self.is_query:
             assert self._tree is not None
             self._plan(self._tree)
-        # it ends, too, where nothing refers to it any more
+        # the query also ends where nothing refers to this object any more
         weakref.finalize(self, self._flow.end, _cancelled(None)).atexit = False
 
     def _plan(self, tree: exp.Expr) -> None:
@@ -174,12 +174,10 @@ class QueryRun(Closing):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of the result; those of a statement that is no query are known once it ran.
+        """The columns of the result.
 
-        Raises
-        ------
-        FlussError
-            When such a statement fails.
+        For a statement that is not a query they are known once it ran: this runs it, and raises
+        FlussError where it fails.
         """
         if self._schema is None:
             self._run_statement()
@@ -189,10 +187,7 @@ class QueryRun(Closing):
     def explain(self) -> str:
         """Return what the query would read of Fluss now; the plan of one that reads nothing there.
 
-        Raises
-        ------
-        FlussError
-            For a statement that is no query.
+        Raises FlussError for a statement that is no query.
         """
         if self._frame is None:
             raise FlussError("only queries have a plan: this statement is run as it stands")
@@ -285,16 +280,16 @@ class QueryRun(Closing):
     def _cut(self, rows: pl.DataFrame | pa.Table) -> Iterator[pa.RecordBatch]:
         count = len(rows)
         size = rows.nbytes if isinstance(rows, pa.Table) else int(rows.estimated_size())
-        # one batch of the log is one here, also where it is a little larger
+        # a batch of the log stays one batch here, even where it is a little larger
         step = max(1, -(-count // max(1, round(size / self._batch_bytes))))
         if isinstance(rows, pa.Table) and count >= rows.column(0).num_chunks * step // 2:
-            # batches of the log that are large enough as they are: to join them would copy them
+            # these batches are large enough: joining them would only copy them
             yield from rows.cast(self.schema).to_batches(max_chunksize=step)
             return
         for begin in range(0, count, step):
             part = rows.slice(begin, step)
             table = part if isinstance(part, pa.Table) else part.to_arrow()
-            # batches of the log may have few rows
+            # batches of the log may have few rows, so they are joined
             yield from table.cast(self.schema).combine_chunks().to_batches()
 
     def read_all(self) -> pa.Table:
@@ -305,12 +300,8 @@ class QueryRun(Closing):
         """End it, from any thread: who waits for its rows gets QueryCancelledError at once.
 
         Its scans end within a quarter of a second. What Polars computes of rows that it has goes on
-        in the background until it is done. What a statement has written stays written.
-
-        Parameters
-        ----------
-        reason
-            What the error says besides.
+        in the background until it is done. What a statement has written stays written. The error
+        also has the ``reason``, where one is given.
         """
         self._flow.end(_cancelled(reason))
 
@@ -341,7 +332,7 @@ class QueryRun(Closing):
     def _run_statement(self) -> None:
         with self._lock:
             if self._failed is not None:
-                # a second time it might write its rows again
+                # running it again might write its rows again
                 raise self._failed
             if self._result is None:
                 try:
@@ -371,7 +362,7 @@ class QueryRun(Closing):
                 pass
         finally:
             self._ended = time.monotonic()
-            # what it wrote is no error where its rows are taken late
+            # the statement is done: taking its rows late must not make it an error
             self._flow.running.deadline = None
         result = found[0]
         if isinstance(tree, exp.Insert | exp.Update | exp.Delete) and "rows" in result.columns:

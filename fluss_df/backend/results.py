@@ -16,14 +16,8 @@ def with_digits(schema: Schema, found: Mapping[str, pl.DataType]) -> Schema:
     """Return the types of a result, with the digits that its decimals have behind the point.
 
     To Ibis a product of decimals has as many digits as one of its factors, and the values would be
-    rounded to them, 0.05 * 0.05 to 0.00. A mean has the digits that Ibis says: it has no end.
-
-    Parameters
-    ----------
-    schema
-        The types that Ibis says.
-    found
-        The types of the rows that were computed, under the same names.
+    rounded to them, 0.05 * 0.05 to 0.00. A mean keeps the digits that Ibis says, because its digits
+    may have no end. ``schema`` has the types by Ibis, and ``found`` those of the computed rows.
     """
     return Schema({name: _with_digits(kind, found[name]) for name, kind in schema.items()})
 

@@ -1,4 +1,4 @@
-"""The translation of Ibis expressions to Polars, ours to extend.
+"""The translation of Ibis expressions to Polars, in a copy that is extended here.
 
 It is Ibis's own, loaded a second time: rules of Fluss (:mod:`fluss_df.backend.compiler.rules`,
 :mod:`fluss_df.backend.compiler.windows`) are added to this copy, so that Ibis's Polars backend

@@ -164,14 +164,8 @@ def _plot(answer: pl.DataFrame, path: Path) -> None:
 def run(connection: str | None, plot: Path, *, cluster: bool = False) -> None:
     """Write the flights, query them lazily, compare every answer with plain Polars, and plot.
 
-    Parameters
-    ----------
-    connection
-        An address or a folder; None for an embedded Fluss that lasts as long as the demo.
-    plot
-        Where to save the plot.
-    cluster
-        Start a cluster for as long as the demo lasts, where there is no connection.
+    ``connection`` is an address or a folder. Where it is None, an embedded Fluss lasts as long as
+    the demo, or with ``cluster`` a cluster does. The plot is saved in the file ``plot``.
     """
     began = time.perf_counter()
     source = flights()

@@ -26,7 +26,7 @@ from fluss_df.errors import FlussError
 
 _WARNING = re.compile(rb" (WARN|ERROR) ")
 _LONGEST_LINE = 300
-_LINES = 40  # of one test and server; the last ones
+_LINES = 40  # the last ones, for each test and server
 _TITLE = "the cluster of the session serves no new tables"
 _SERVES_WITHIN_MS = 15_000
 _DUMP_SECONDS = 2.0
@@ -35,12 +35,8 @@ _DUMP_SECONDS = 2.0
 class Failures:
     """A plugin that reports on servers where a test failed.
 
-    Parameters
-    ----------
-    marker
-        The marker of the tests that run on servers.
-    clusters
-        Those of the session; more come while it runs.
+    ``marker`` marks the tests that run on servers. More ``clusters`` are added while the session
+    runs.
     """
 
     def __init__(self, marker: str, clusters: list[LocalCluster]) -> None:

@@ -36,7 +36,7 @@ _FIXTURES = frozenset(
     {"fluss_cluster", "fluss_cluster_factory", "fluss_lake_cluster", "fluss_flink_tiering"}
 )
 _MARKER = "real_cluster"
-# what a worker tells, by name
+# keys of what a worker reports
 _SERVERS = "fluss_cluster_servers"
 _ENDED = "fluss_cluster_ended"
 

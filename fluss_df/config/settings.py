@@ -53,7 +53,7 @@ class Config:
     2097152
     """
 
-    # a misspelt property must not be set in silence
+    # with slots, setting a misspelt property is an error
     __slots__ = ("_values",)
     _values: dict[str, Any]
 
@@ -322,7 +322,7 @@ class Config:
             The settings, and the database where the URL names one.
         """
         if not isinstance(url, str) or "://" not in url:
-            # what it is may have a password in it
+            # the text is not shown, because it may have a password in it
             raise _no_config("invalid Fluss URL: expected 'fluss://host:port/database'")
         rest = url.split("://", 1)[1]
         authority = re.split(r"[/?]", rest, maxsplit=1)[0]
@@ -405,7 +405,7 @@ class Config:
         return {key: value for key, value in self._values.items() if key not in SECRETS}
 
     def __copy__(self) -> Config:
-        # not by way of a pickle, which has no passwords
+        # copied here, because a pickle has no passwords
         return self.copy()
 
     def __deepcopy__(self, memo: object) -> Config:
@@ -428,7 +428,7 @@ class Config:
         return f"Config({shown!r})"
 
 
-# where it is imported from, also by what was pickled before
+# the module that it is imported from, by which it was also pickled before
 Config.__module__ = "fluss_df.config"
 
 

@@ -39,16 +39,16 @@ logger = logging.getLogger(__name__)
 
 LAKE: Final = "lake"
 _FORMAT: Final = "table.datalake.format"
-# of lake tables that this module made
+# a property that marks lake tables which this module made
 _MARK: Final = "fluss-df.folder"
-# these mean something else in addresses
+# characters that mean something else in addresses
 _NOT_IN_PLACES: Final = frozenset("%?#")
 # names the table whose columns are being changed
 _ALTERING: Final = "altering"
 _TRIES: Final = 10
-# after which a lake that could not be made right is looked at again
+# seconds after which a lake that could not be used is looked at again
 _AGAIN_S: Final = 60.0
-# for a round that is under way when the process ends
+# seconds that a round under way gets when the process ends
 _AT_END_S: Final = 2.0
 
 
@@ -65,13 +65,13 @@ class FolderLake:
         Whether the owner of the folder tiers its tables; else ``fluss-df tier`` does.
     keep_s
         For how many seconds a snapshot stays after queries began to read a newer one; None for
-        good.
+        ever.
     """
 
     def __init__(
         self, folder: Path, address: str, tiers: bool = True, keep_s: float | None = None
     ) -> None:
-        # links lead to one place by several names
+        # without links, by which one place has several names
         self._owner = folder.resolve()
         self._folder = (folder / LAKE).resolve()
         self._address = address
@@ -107,7 +107,7 @@ class FolderLake:
                 # damaged tables are looked at again when the folder is opened: a catalog is
                 # replaced as a whole, and others may commit to it from now on
                 self._right, self._problem = True, None
-            # whatever pyiceberg or SQLite say: the engine is of use without its lake
+            # whatever pyiceberg or SQLite raise: the engine is usable without its lake
             except Exception as error:
                 text = f"{type(error).__name__}: {error}"
                 self._problem = error.message if isinstance(error, FlussError) else text
@@ -127,7 +127,7 @@ class FolderLake:
         restored = (self._folder / LAKE_TABLES).exists()
         if not restored and (found == here or not (self._folder / CATALOG_FILE).exists()):
             return {}
-        # those before had the place of the lake alone, and links in it
+        # earlier releases noted only the place of the lake, with links in it
         made, _, owner = (found or b"").partition(b"\0")
         if owner and made == os.fsencode(self._folder) and owner != os.fsencode(self._owner):
             other = Path(os.fsdecode(owner)) / LAKE
@@ -213,13 +213,10 @@ class FolderLake:
     def opened(self, tables: Iterable[tuple[TablePath, TableDescriptor, int | None]]) -> None:
         """Make the lake right when its folder is opened.
 
-        Parameters
-        ----------
-        tables
-            The tables with a lake, and their snapshots; None where nothing was tiered.
+        ``tables`` are those with a lake, each with its snapshot; None where nothing was tiered.
         """
         for left in self._folder.glob("copies-*"):
-            # of a backup that was killed
+            # left by a backup that was killed
             shutil.rmtree(left, ignore_errors=True)
         known = list(tables)
         tiered = {path: snapshot for path, _, snapshot in known if snapshot is not None}
@@ -246,7 +243,7 @@ class FolderLake:
 
             mend_catalog(self._folder, tiered)
         except Exception as error:
-            # reads and tiering say what is missing
+            # reading and tiering report what is missing
             logger.warning("the catalog of %s cannot be made again: %s", self._folder, error)
 
     def _make_missing(self, path: TablePath, descriptor: TableDescriptor) -> None:
@@ -257,7 +254,7 @@ class FolderLake:
             if not there:
                 self.create(path, descriptor)
         except Exception as error:
-            # the engine is of use without it, and tiering says what is missing
+            # the engine is usable without it, and tiering reports what is missing
             logger.warning("the lake table of %s cannot be made: %s", path, error)
 
     def create(self, path: TablePath, descriptor: TableDescriptor) -> None:
@@ -271,7 +268,7 @@ class FolderLake:
         self.require()
         with _lake_errors(path):
             self._create(path, descriptor)
-        # it decides how keys are hashed, so it is the table's for good
+        # the format decides how keys are hashed, so it must stay the table's for good
         descriptor.properties[_FORMAT] = "iceberg"
 
     def _create(self, path: TablePath, descriptor: TableDescriptor) -> None:
@@ -290,9 +287,9 @@ class FolderLake:
                         " engine did not make it: drop or rename it there.",
                         ErrorCode.LAKE_TABLE_ALREADY_EXIST,
                     )
-                # of a table whose creation or drop was interrupted
+                # left by a table whose creation or drop was interrupted
                 self.drop(path)
-            # metadata of before is of no use to anybody
+            # old metadata files are of no use to anybody
             tidy = {"write.metadata.delete-after-commit.enabled": "true"}
             marks = {**given, _MARK: "true", "format-version": "2", **tidy}
             table = catalog.create_table(name, schema, properties=marks)
@@ -305,7 +302,7 @@ class FolderLake:
         """Give a lake table other columns; those of before, where the end is an error."""
         self.require()
         self._require_right(path)
-        # whoever opens the folder looks what became of it
+        # whoever opens the folder after a crash completes the change that is noted here
         marker = self._folder / _ALTERING
         write_atomically(marker, str(path).encode())
         try:
@@ -329,7 +326,7 @@ class FolderLake:
                     match_columns(table, schema)
                 return
             except CommitFailedException as error:
-                # of a round of tiering meanwhile
+                # a round of tiering committed meanwhile: try again
                 if not left:
                     raise FlussError(
                         f"table {path}: its lake table was changed by others all the time: {error}",
@@ -343,7 +340,7 @@ class FolderLake:
         if found is not None:
             for path, descriptor in tables:
                 if str(path).encode() == found:
-                    # what is damaged may be another folder's still
+                    # a damaged table may still name another folder, whose files must not be changed
                     self._require_right(path)
                     self._match(path, descriptor.schema)
             marker.unlink()
@@ -380,7 +377,7 @@ class FolderLake:
         except Exception as error:
             logger.warning("the lake table of %s could not be removed: %s", path, error)
         with self._state:
-            # it may have been what was wrong
+            # the dropped table may have been the problem: look again soon
             self._looked = 0.0
             self._damaged.pop(path, None)
 
@@ -394,14 +391,13 @@ class FolderLake:
         with contextlib.closing(self._catalog()) as catalog:
             if right and _MARK not in catalog.load_table(name).properties:
                 return
-            # a table that was not moved has the place of another folder's: only what is here is
-            # its own
+            # a table that was not moved names another folder: only files in this one are its own
             place = catalog_rows(self._folder / CATALOG_FILE).get((CATALOG, *name))
             found = None if place is None else LakePaths.of(place, self._folder)
             catalog.drop_table(name)
         forget_sums(self._folder, *name)
         folder = self._folder / WAREHOUSE / name[0] / name[1]
-        # beside metadata at a place of its own others may be
+        # where the metadata is at another place, other tables may be beside it
         if found is not None and (self._folder / found[1]).parent.parent == folder:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -444,7 +440,7 @@ class FolderLake:
                 if not closing:
                     service.run()
         except Exception as error:
-            # RuntimeError: the process ends, and takes no new work
+            # RuntimeError: the process is ending, and threads take no new work
             if not self._closing and not isinstance(error, RuntimeError):
                 logger.warning("the tiering of %s ended: %s", self._folder, error)
 

@@ -67,7 +67,7 @@ def _made_at(lake: Path, below: str) -> str:
     try:
         data = read_file(lake / below)
     except FileNotFoundError:
-        return f"file://{lake}/{below}"  # it is said to be missing by who reads it
+        return f"file://{lake}/{below}"  # whoever reads it reports that it is missing
     metadata = read_metadata(data, below)
     location = str(metadata["location"])
     table = below.rpartition("/metadata/")[0]
@@ -113,17 +113,11 @@ def _write(lake: Path, rows: Mapping[Key, str]) -> None:
 def lost_rows(
     lake: Path, known: Mapping[TablePath, int]
 ) -> tuple[dict[Key, str], dict[TablePath, str]]:
-    """Return where the metadata of tables is that the catalog lacks, and why that of others is not.
+    """Find metadata of tables that the catalog lacks; return its place, or why there is none.
 
-    It is that whose newest snapshot is the one that Fluss knows. What is in the lake behind it is
-    still in the logs, and is tiered again.
-
-    Parameters
-    ----------
-    lake
-        The folder of the lake.
-    known
-        Tables that the catalog lacks, and their snapshots.
+    ``known`` has the tables that the catalog lacks, each with the snapshot that Fluss knows. The
+    right metadata is the one whose newest snapshot is that one. Whatever newer metadata has in the
+    lake is still in the logs, and is tiered again.
     """
     found: dict[Key, str] = {}
     missing: dict[TablePath, str] = {}

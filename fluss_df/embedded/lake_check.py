@@ -38,13 +38,7 @@ Found = Callable[[Any, Path, str], None]
 
 @dataclass(slots=True)
 class LakeCounts:
-    """What was verified.
-
-    Attributes
-    ----------
-    files, bytes
-        Of all kinds.
-    """
+    """How many files of the lake were verified, and their bytes."""
 
     files: int = 0
     bytes: int = 0
@@ -65,9 +59,9 @@ def check_lake(
     tables
         Its tables with a lake, and what it knows of their lake's snapshot: ``id`` and ``offsets``.
     found
-        Takes what is wrong.
+        Is called with each fault.
     watch
-        Called with the bytes that were read since its last call.
+        Is called with the number of bytes that were read since its last call.
     """
     lake = (folder / "lake").resolve()
     counts = LakeCounts()
@@ -77,7 +71,7 @@ def check_lake(
     except (sqlite3.Error, OSError, DamagedError) as error:
         message = error.message if isinstance(error, DamagedError) else f"cannot be read: {error}"
         if (lake / LAKE_TABLES).exists():
-            # a catalog is made of that list alone
+            # the catalog would be made from that list alone, so there is nothing more to check
             found("damage", lake / LAKE_TABLES, message)
             return counts
         found("note", lake / CATALOG_FILE, f"{message}; made again when opened")
@@ -148,7 +142,7 @@ class _Table:
             self.damage(self.lake / below, error.message)
         except TooManyFilesError:
             raise
-        # of values in JSON or Avro that are of another kind, and of what the disk does not give
+        # values of another type in JSON or Avro, and errors of the disk
         except (ValueError, KeyError, TypeError, OSError, FlussError) as error:
             refused = disk_refused("cannot check the lake", self.lake, error)
             if isinstance(refused, TooManyFilesError):

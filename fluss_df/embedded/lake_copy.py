@@ -37,19 +37,13 @@ _NO_LINKS: Final = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno
 def copied_tables(
     lake: Path, pinned: Iterable[PinnedTable], there: Callable[[int], bool]
 ) -> Iterator[dict[int, LakeTableCopy]]:
-    """Give the files of lake tables as they are now, by links that stay until the end.
+    """Yield hard links to the current files of lake tables; they are deleted when the block ends.
+
+    The snapshots of ``pinned`` must be in the copies. ``there`` returns whether the table with an
+    id still exists.
 
     Raises DamagedError where a file is missing or damaged, ``STORAGE_EXCEPTION`` or another
     FlussError where the lake's disk refuses.
-
-    Parameters
-    ----------
-    lake
-        The folder of the lake.
-    pinned
-        The tables, and the snapshots that must be in the copies.
-    there
-        Whether a table, by its id, was not dropped meanwhile.
     """
     with _refused_by_disk("cannot make a folder for links to files of the lake", lake):
         copies = Path(tempfile.mkdtemp(prefix=_COPIES, dir=lake))
@@ -128,7 +122,7 @@ def _copy(lake: Path, table: PinnedTable, copies: Path) -> LakeTableCopy:
                 if part is not None:
                     add(part)
     body = json.dumps(metadata).encode()
-    # it is not compressed, whatever the original is
+    # the copy of the metadata is not compressed: drop .gz from its name
     below = re.sub(r"\.gz(?=\.metadata\.json$)", "", below)
     sums = Sums.of(lake, *name)
     known: dict[str, Sum] = {at: sums.files[at] for at in files if at in sums.files}
@@ -145,7 +139,7 @@ def _ids(metadata: dict[str, Any]) -> set[int]:
 
 
 def _trimmed(metadata: dict[str, Any], known: int | None) -> dict[str, Any]:
-    """Return metadata with the snapshots that are in use alone: others have files of their own."""
+    """Return metadata without the snapshots that nobody uses, whose files are not copied."""
     used = set(used_snapshots(metadata, known))
     made = {**metadata, "metadata-log": []}
     for part in ("snapshots", "snapshot-log", "statistics", "partition-statistics"):

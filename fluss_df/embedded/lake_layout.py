@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
 
 _SYSTEM: Final = ("__bucket", "__offset", "__timestamp")
-# custom properties of a table that Fluss gives its Iceberg table, without this
+# custom properties with this prefix become properties of the Iceberg table, without the prefix
 _OF_LAKE: Final = "iceberg."
 _CODEC: Final = "write.parquet.compression-codec"
 _CODECS: Final = ("zstd", "lz4", "snappy", "gzip", "brotli", "uncompressed")

@@ -52,22 +52,13 @@ _NAMES_FILES: Final = ("location", "properties", "statistics", "partition-statis
 
 
 def move_lake(here: Path) -> tuple[int, dict[TablePath, str]]:
-    """Write the catalog of a lake again, and what its tables' metadata is made of.
+    """Write the catalog of a lake for its new place, and the metadata of its tables.
 
-    A table of which a file is missing or damaged stays as it was, at the other place.
+    Returns how many tables were moved, and for the others what is wrong with them. A table of which
+    a file is missing or damaged keeps its paths, which name the old place.
 
-    Raises ``STORAGE_EXCEPTION`` where the catalog cannot be read, or the disk refuses; the lake is
-    as it was then.
-
-    Parameters
-    ----------
-    here
-        The folder of the lake, without links in its path.
-
-    Returns
-    -------
-    tuple
-        How many tables were moved, and what is wrong with those that were not.
+    The path ``here`` of the lake must have no links in it. Raises ``STORAGE_EXCEPTION`` where the
+    catalog cannot be read, or the disk refuses; the lake is as it was then.
     """
     catalog = here / CATALOG_FILE
     if not catalog.exists():
@@ -108,10 +99,10 @@ class _Move:
         # old path -> new path and size
         self._manifests: dict[str, tuple[str, int]] = {}
         self._written: list[Path] = []
-        # of the new files of one table
+        # the checksums of the new files of one table
         self._new_sums: dict[str, Sum] = {}
         self._sums = Sums(None)
-        # files that others take the place of, once the catalog is replaced
+        # files that are replaced by new ones, to delete once the catalog is replaced
         self._replaced: list[Path] = []
         self.paths: dict[str, LakePaths] = {}
 
@@ -125,10 +116,11 @@ class _Move:
         self._sums, self._new_sums = Sums.of(self._here, key[1], key[2]), {}
         try:
             made = self._table(paths, below)
-            # before the catalog is replaced: those of files that nothing names do no harm
+            # written before the catalog is replaced: checksums of files that nothing names do no
+            # harm
             self._sums.write(self._new_sums)
         except DamagedError as error:
-            # the table still has these files
+            # the table keeps its old files
             del self._replaced[replaced:]
             raise DamagedError(
                 f"lake table {key[1]}.{key[2]}: {error.message}: put the file back, restore the"
@@ -147,7 +139,7 @@ class _Move:
             if "manifest-list" not in snapshot:
                 raise DamagedError(f"{below} is of the first version of Iceberg's format")
             snapshot["manifest-list"] = self._manifest_list(paths, snapshot["manifest-list"])
-        # the files of earlier states have the old paths
+        # files of earlier states have the old paths
         metadata["metadata-log"] = []
         folder, _, name = below.rpartition("/")
         number = name.split("-")[0]
@@ -201,7 +193,8 @@ class _Move:
             file[at[lake_paths.FILE_PATH]] = paths.moved(file[at[lake_paths.FILE_PATH]])
         target = self._named(below)
         data = found.written("manifest_entry")
-        # its files have checksums, where it has one
+        # a manifest's checksum means that its files have some: the new one gets one if the old one
+        # had
         self._write(target, data, summed=below in self._sums.files)
         return paths.at(target), len(data)
 
@@ -213,7 +206,7 @@ class _Move:
             values = file[at[bound]]
             if values and lake_paths.DELETED_IN in values:
                 text = bytes(values[lake_paths.DELETED_IN]).decode(errors="replace")
-                # of a path that was cut it says nothing
+                # a bound that is a cut-off path may stay as it is: nothing follows from it
                 file[at[bound]] = {**values, lake_paths.DELETED_IN: paths.moved(text).encode()}
         below = paths.relative(file[at[lake_paths.FILE_PATH]])
         if below is None or not live:
@@ -249,7 +242,7 @@ class _Move:
     def _write(self, below: str, data: bytes, *, summed: bool = True) -> None:
         """Write a file whose name nothing has yet that is in use."""
         path = self._here / below
-        # one that a killed attempt left may be linked from elsewhere, too
+        # a file that a killed attempt left may have hard links elsewhere, so it is not overwritten
         path.unlink(missing_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(fd, "wb") as stream:
@@ -267,14 +260,10 @@ class _Move:
             sync_folder(folder)
 
     def clean(self, locations: Iterable[str], damaged: Iterable[str]) -> None:
-        """Remove what is in the metadata folders of tables, and none of them refers to.
+        """Remove the files in the metadata folders of tables that none of the tables refers to.
 
-        Parameters
-        ----------
-        locations
-            The metadata of all tables: one may be there by two names.
-        damaged
-            That of tables that were not moved: what is in their folders stays.
+        ``locations`` are the metadata files of all tables; one table may be there by two names.
+        ``damaged`` are those of tables that were not moved, whose folders stay as they are.
         """
         used: set[str] = set()
         folders: set[str] = set()

@@ -41,10 +41,10 @@ BOUNDS: Final = (125, 128)
 STATUS: Final = 0
 DELETED: Final = 2
 POSITION_DELETES: Final = 1
-# of the column of a file with positions of deleted rows that names the file with the rows
+# the column of a file of deleted positions that names the file with the rows
 DELETED_IN: Final = 2147483546
 
-# of the metadata of a table: a backup may be somebody else's, and a bomb
+# the most bytes of a table's metadata: a backup from elsewhere may be made to unpack to far more
 _MOST_BYTES: Final = 256 << 20
 
 
@@ -84,22 +84,17 @@ class LakePaths:
 
     @classmethod
     def of(cls, metadata: str, here: Path) -> tuple[LakePaths, str] | None:
-        """Return the paths of a table, and where its metadata is below the lake.
+        """Return the paths of a table, and its metadata's path relative to the lake's folder.
 
-        None where the metadata is not in the lake.
-
-        Parameters
-        ----------
-        metadata
-            The whole path of its metadata, as the catalog has it.
-        here
-            The folder of the lake.
+        ``metadata`` is the whole path by the catalog, ``here`` the folder of the lake. None where
+        the metadata is not in the lake.
         """
         local = local_path(metadata)
         wanted = f"/{WAREHOUSE}/"
         at = len(local)
         candidates = []
-        # a database may have this name too: the next one may begin with the slash that ends this
+        # a database may have this name, too: the next match may begin with the slash that ends this
+        # one
         while (at := local.rfind(wanted, 0, at - 1 + len(wanted))) >= 0:
             candidates.append((local[:at], local[at + 1 :]))
         for made, below in candidates:
@@ -167,17 +162,7 @@ class _Bytes(Closing):
 
 @dataclass(frozen=True, slots=True)
 class AvroRows:
-    """What is in an Avro file of Iceberg, as it was written.
-
-    Attributes
-    ----------
-    schema
-        Of the file.
-    header
-        What it says of itself.
-    rows
-        Its records.
-    """
+    """The content of an Avro file of Iceberg, as it was written: schema, header and records."""
 
     schema: Schema
     header: dict[str, str]
@@ -191,7 +176,7 @@ class AvroRows:
             with AvroFile[Record](cast(Any, _Bytes(data)), schema) as file:
                 rows = list(file)
                 return cls(file.schema, dict(file.header.meta), rows)
-        # pyiceberg has no error of its own for bytes that are not what it wrote
+        # pyiceberg raises errors of many types for bytes that it did not write
         except Exception as error:
             raise DamagedError(f"{below} is damaged: {type(error).__name__}: {error}") from error
 
@@ -223,14 +208,8 @@ def places(fields: Any, ids: tuple[int, ...]) -> dict[int, int]:
 class Manifest:
     """A line of a manifest list.
 
-    Attributes
-    ----------
-    path
-        As the list has it.
-    size
-        Bytes of the manifest.
-    entries
-        How many it has; None where the list does not say.
+    ``path`` is as the list has it, ``size`` in bytes. ``entries`` is how many the manifest has,
+    None where the list does not say.
     """
 
     path: str
@@ -256,7 +235,7 @@ def read_manifest(data: bytes, below: str, manifest: Manifest) -> AvroRows:
     if len(data) != manifest.size:
         raise DamagedError(f"{below} has {len(data):,} bytes and not {manifest.size:,}")
     found = AvroRows.read(data, below)
-    # a file that is cut between two blocks can be read
+    # a file that is cut off between two blocks can be read without an error
     if manifest.entries is not None and len(found.rows) != manifest.entries:
         raise DamagedError(f"{below} has {len(found.rows)} entries and not {manifest.entries}")
     return found
@@ -273,7 +252,7 @@ def used_snapshots(metadata: Mapping[str, Any], known: int | None) -> list[int]:
             break
         at = snapshots[at].get("parent-snapshot-id")
     else:
-        # what Fluss knows is not one before the newest: the newest alone
+        # where Fluss's snapshot is not among those before the newest, the newest alone is used
         used = used[:1] if known not in used else used
     named = (int(ref["snapshot-id"]) for ref in metadata.get("refs", {}).values())
     others = (one for one in (known, *named) if one is not None and one in snapshots)

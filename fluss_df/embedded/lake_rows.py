@@ -37,7 +37,7 @@ def replacing(catalog: Path) -> Iterator[Path]:
     os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     yield new
     sync_file(new)
-    # a journal of the old one would be rolled back into the new one
+    # SQLite would roll the old catalog's journal back into the new one
     catalog.with_name(f"{catalog.name}-journal").unlink(missing_ok=True)
     os.replace(new, catalog)
     sync_folder(catalog.parent)
@@ -59,16 +59,8 @@ def lacking(
 ) -> tuple[dict[Key, str] | None, dict[TablePath, int]]:
     """Return the lines of a catalog, and which tables are not among them.
 
-    The lines are None where there is no catalog, or one that is damaged.
-
-    Raises sqlite3.OperationalError where it cannot be read now.
-
-    Parameters
-    ----------
-    lake
-        The folder of the lake.
-    known
-        Tables, and their snapshots.
+    The lines are None where there is no catalog, or a damaged one. ``known`` are tables with their
+    snapshots. Raises sqlite3.OperationalError where the catalog cannot be read now.
     """
     catalog = lake / CATALOG_FILE
     rows = None if not catalog.exists() or is_damaged(catalog) else catalog_rows(catalog)

@@ -13,7 +13,8 @@ from fluss_df.metadata import TablePath
 
 logger = logging.getLogger(__name__)
 
-# for what is left when the folder is closed; the rest is made when it is opened again
+# seconds for checksums that are left when the folder is closed; the rest is made at the next
+# opening
 _AT_END_S: Final = 5.0
 
 
@@ -67,15 +68,15 @@ class LakeSumming:
             try:
                 self._make(path)
             except FileNotFoundError:
-                # of a table that was dropped meanwhile
+                # the table was dropped meanwhile
                 logger.debug("files of the lake table %s are gone", path)
             except ImportError as error:
                 # without the extra 'lake': whoever reads the table is told
                 logger.debug("lake table %s has no checksums: %s", path, error)
-            # whatever a damaged file makes of pyiceberg: other tables get theirs
+            # whatever pyiceberg raises for a damaged file: other tables get their checksums
             except Exception as error:
                 if isinstance(error, RuntimeError) and self._end is not None:
-                    return  # the process ends, and imports no more
+                    return  # the process is ending, and nothing can be imported any more
                 logger.warning("lake table %s has no checksums: %s", path, error)
 
     def _make(self, path: TablePath) -> None:

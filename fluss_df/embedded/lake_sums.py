@@ -38,7 +38,7 @@ _FILE: Final = re.compile(r"file ([0-9a-f]{8}) (\d{1,18}) (.+)", re.DOTALL)
 _SNAPSHOT: Final = re.compile(r"snapshot (-?\d{1,19})")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _PIECE: Final = 1 << 20
-# a file of checksums is written again when this number of its snapshots are expired
+# a file of checksums is written again when it has this number of expired snapshots
 _EXPIRED: Final = 100
 
 
@@ -54,14 +54,9 @@ class Sum:
 class Sums:
     """The checksums of one table's files.
 
-    Attributes
-    ----------
-    path
-        Their file; None for a table whose name may be no file's.
-    files
-        By path below the lake.
-    snapshots
-        Those all of whose files are among them.
+    They are kept in the file ``path``, None for a table whose name cannot be that of a file.
+    ``files`` has them by path relative to the lake's folder. ``snapshots`` are those whose files
+    are all among them.
     """
 
     path: Path | None
@@ -75,7 +70,7 @@ class Sums:
             return cls(None)
         found = cls(lake / _FOLDER / database / table)
         assert found.path is not None
-        # lines are separated by what no path has
+        # lines are separated by a zero byte, which no path has
         for line in (read_bytes(found.path) or b"").split(b"\0"):
             digits, _, text = line.partition(b" ")
             if digits == b"%08x" % google_crc32c.value(text):
@@ -125,7 +120,7 @@ def lines_of(files: Mapping[str, Sum], snapshots: Collection[int]) -> bytes:
     """Return the lines of files and snapshots."""
     texts = [f"file {one.crc:08x} {one.size} {below}" for below, one in files.items()]
     texts += [f"snapshot {number}" for number in snapshots]
-    # a zero ends what a killed process left of a line
+    # the first zero ends what a killed process may have left of a line
     return b"".join(
         b"\0%08x %s\0" % (google_crc32c.value(text), text) for text in map(os.fsencode, texts)
     )
@@ -136,7 +131,7 @@ def forget_sums(lake: Path, database: str, table: str) -> None:
     path = Sums(lake / _FOLDER / database / table).path
     if path is not None and _NAME.fullmatch(database) and _NAME.fullmatch(table):
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # others are in it
+        with contextlib.suppress(OSError):  # the folder has other files
             path.parent.rmdir()
 
 
@@ -158,14 +153,7 @@ def sum_of_file(path: Path) -> Sum:
 class LiveFile:
     """A file with rows, or with what deletes some, as a manifest says.
 
-    Attributes
-    ----------
-    path
-        As the manifest has it.
-    size
-        Its bytes.
-    content
-        0 for rows, else deletes.
+    ``content`` is 0 for rows; other numbers are deletes. ``size`` is in bytes.
     """
 
     path: str
@@ -187,19 +175,11 @@ def live_files(manifest: AvroRows) -> Iterator[LiveFile]:
 def add_sums(lake: Path, sums: Sums, metadata_path: str, closing: Callable[[], bool]) -> None:
     """Add the checksums of all files of a table that have none yet.
 
+    ``metadata_path`` is where the catalog says that the table's metadata is. When ``closing``
+    returns True, the rest is left for later.
+
     Raises DamagedError where a file cannot be read; :mod:`~fluss_df.embedded.lake_check` says more
     of it.
-
-    Parameters
-    ----------
-    lake
-        The folder of the lake.
-    sums
-        Those of the table.
-    metadata_path
-        Where its metadata is, by the catalog.
-    closing
-        Whether to leave the rest for later.
     """
     found = LakePaths.of(metadata_path, lake)
     if found is None:
@@ -229,7 +209,7 @@ def _add_snapshot(
     data = read_file(lake / below)
     for manifest in manifests(AvroRows.read(data, below)):
         listed = paths.relative(manifest.path)
-        # a manifest is added after its files
+        # a manifest's checksum is added after those of its files, so they are complete
         if listed is None or listed in sums.files:
             continue
         content = read_file(lake / listed)

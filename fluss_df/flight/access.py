@@ -17,14 +17,8 @@ from fluss_df.protocol.address import local_path
 class Way:
     """The connection of one user.
 
-    Parameters
-    ----------
-    connection
-        The user's.
-    close
-        Gives it up.
-    recheck
-        Raises ``AUTHENTICATE_EXCEPTION`` where the user would not be let in any more.
+    ``close`` gives it up. ``recheck`` raises ``AUTHENTICATE_EXCEPTION`` where the user would not be
+    let in any more.
     """
 
     connection: FlussConnection
@@ -65,7 +59,7 @@ class FolderAccess:
         if self._engine.has_users:
             self._engine.sign_in(user or "", password or "", address)
         else:
-            user = None  # nobody checked the name
+            user = None  # without users nobody checks the name
         view = self._engine.view_of(user, address)
         connection = self._engine.connection_of(view)
 

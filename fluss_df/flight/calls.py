@@ -64,25 +64,23 @@ class Call:
     ) -> Iterator[bytes]:
         """Iterate over the client's messages, to the end that it said.
 
+        For gRPC the messages also end where the client was cut off. Then this raises RefusalError,
+        because nobody knows what else the client wanted to send.
+
         Parameters
         ----------
         requests
-            The messages; to gRPC they are at their end, too, where the client was cut off.
+            The messages.
         silent_s
             How long each may take to come.
         busy_s
-            How long the server may take with one, and with what is behind the last.
+            How long the server may take to process one, and to finish after the last.
         settle_s
-            How long to wait at the end for the word that the client was cut off.
-
-        Raises
-        ------
-        RefusalError
-            When it was cut off: what it wanted to send besides is not known.
+            How long to wait at the end for word that the client was cut off.
         """
         self.may_take(silent_s)
         for message in requests:
-            # a write that is slow is no silence of the client
+            # while the server processes a message, the client is not the one that is silent
             self.may_take(busy_s)
             yield message
             self.may_take(silent_s)

@@ -20,9 +20,9 @@ from fluss_df.io.sinks.sink import write_fluss
 from fluss_df.io.sinks.target import TableLayout, describe
 from fluss_df.metadata import TablePath
 
-# rows that are gathered before they are written and acknowledged
+# rows are gathered up to this size before they are written and acknowledged
 _WRITTEN_BYTES: Final = 16 << 20
-# nulls have no bytes here, and have some where they are written
+# a limit on rows, too, because nulls take no bytes here, and take some where they are written
 _WRITTEN_ROWS: Final = 1 << 20
 _Options = pb.CommandStatementIngest.TableDefinitionOptions
 _OPTIONS: Final = ("primary_key", "partition_by", "bucket_by", "buckets")
@@ -43,7 +43,7 @@ def ingest(session: Session, asked: pb.CommandStatementIngest, upload: Upload) -
     """
     path = _path(session, asked)
     batches = iter(upload)
-    # before a table is replaced: a client may be gone, or send what is none
+    # read before a table is replaced: the client may be gone, or send something else than rows
     first = next(batches, None)
     _prepare_table(session, path, asked, upload.schema)
     written = 0
@@ -67,7 +67,7 @@ def ingest(session: Session, asked: pb.CommandStatementIngest, upload: Upload) -
                 written += write()
                 size = rows = 0
         if held or not written:
-            # without rows, too: columns that do not fit are an error
+            # called without rows, too, so that columns that do not fit are an error
             written += write()
     except FlussError as error:
         if not written:
@@ -113,7 +113,7 @@ def _prepare_table(
     made = describe(path, pl.DataFrame(schema.empty_table()).schema, layout)
     if exists:
         session.backend.require_table(path, "another name, or DROP VIEW first")
-        # nothing is dropped for what the server refuses
+        # nothing is dropped before the server has accepted the new definition
         Replacing(session.connection, path, made).prove()
         admin.drop_table(path)
     admin.create_table(path, made, ignore_if_exists=False)

@@ -13,21 +13,16 @@ from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, Networ
 
 logger = logging.getLogger(__name__)
 
-# trailers of HTTP/2 have no room for more
+# trailers of HTTP/2, which carry the message, have no room for more
 _MOST_TEXT: Final = 2000
 _SOCKET: Final = re.compile(r"\(([A-Z_]+) at /[^()\s]*\)")
 _C = grpc.StatusCode
 
 
 class RefusalError(FlussError):
-    """What the server does not do, with the status that says so.
+    """What the server refuses, with the status of gRPC that says so.
 
-    Parameters
-    ----------
-    status
-        Of gRPC.
-    message
-        What, why, and the way out.
+    The message has what is refused, why, and the way out.
     """
 
     def __init__(self, status: grpc.StatusCode, message: str) -> None:
@@ -86,26 +81,21 @@ def status_of(error: BaseException) -> tuple[grpc.StatusCode, str]:
     else:
         logger.error("a call failed", exc_info=error)
         return _C.INTERNAL, f"{type(error).__name__}: {error}"[:_MOST_TEXT]
-    # where an engine of this process has its socket is nobody's business
+    # clients must not learn where an engine of this process has its socket
     text = _SOCKET.sub(r"(\1)", str(error))
     return found, text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."
 
 
 def partly(error: FlussError, written: int, where: str = "") -> RefusalError:
-    """Return an error that says, too, how many rows are written by now.
+    """Return an error that also says how many rows are written by now.
 
-    Parameters
-    ----------
-    error
-        Of the rows behind those.
-    written
-        How many.
-    where
-        What they are written to.
+    ``error`` is that of the rows after those. ``where`` is text that follows the number, such as
+    the table that they are written to.
     """
     status, text = status_of(error)
     if status == _C.UNAVAILABLE:
-        # some clients send again by themselves what was not available: those rows would be doubled
+        # some clients send again by themselves after UNAVAILABLE, which would write those rows
+        # twice
         status = _C.ABORTED
     counted = ", and the rows that it names are counted behind them" if " in row " in text else ""
     room = _MOST_TEXT - 400

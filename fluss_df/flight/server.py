@@ -97,7 +97,7 @@ class FlightSqlServer(Closing):
             ),
             handlers=(service,),
             options=_options(self._limits),
-            # beyond the threads there is: a refusal needs none
+            # more calls than threads are accepted, because a refusal needs no thread
             maximum_concurrent_rpcs=self._limits.calls,
         )
         with undoing(self._calls.close):
@@ -180,7 +180,7 @@ def _credentials(
     key: str | os.PathLike[str] | None,
     client_ca: str | os.PathLike[str] | None,
 ) -> Any:
-    Security(tls_cert=cert, tls_key=key, tls_client_ca=client_ca)  # refuses what is of no use
+    Security(tls_cert=cert, tls_key=key, tls_client_ca=client_ca)  # refuses useless ones
     if cert is None or key is None:
         return None
     ca = None if client_ca is None else _read(client_ca)

@@ -179,7 +179,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             raise _no_command(command, "is no ticket")
         schema, run = self._statements.fetch(session, command.statement_handle)
         try:
-            # whoever goes away takes the query along
+            # the query is cancelled when its client goes away
             if not peer.context.add_callback(lambda: run.cancel("its client is gone")):
                 return
             yield from stream(schema, (_as_promised(batch, schema) for batch in run))
@@ -202,7 +202,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             yield _updated(rows)
         elif isinstance(command, pb.CommandPreparedStatementUpdate):
             prepared = session.prepared(command.prepared_statement_handle)
-            # what was bound is used once: it takes room
+            # bound values are used once, because they take memory
             bound, prepared.bound = prepared.bound, None
             if first.data_header:
                 bound = bound_values(prepared.tree, Upload(first, messages))
@@ -308,10 +308,7 @@ class _Peer:
     def session(self) -> Session:
         """Return what the client has here, which it keeps while the call is open.
 
-        Raises
-        ------
-        FlussError
-            For one that is not signed in, where that is needed.
+        Raises FlussError where clients must sign in, and this one did not.
         """
         assert self._session is None
         self._session = self._found()
@@ -353,7 +350,7 @@ class _Peer:
 
 
 def _basic(credentials: str) -> tuple[str, str]:
-    # drivers leave out the padding at the end, as Go's base64.RawStdEncoding
+    # drivers leave out the padding at the end, as Go's base64.RawStdEncoding does
     padded = credentials + "=" * (-len(credentials) % 4)
     try:
         user, colon, password = base64.b64decode(padded, validate=True).decode().partition(":")
@@ -396,7 +393,7 @@ def _statement(session: Session, command: Any) -> tuple[str, tuple[Any, ...]]:
     if len(rows) > 1:
         raise invalid("several rows of values are bound, and what has a result takes one")
     if not isinstance(prepared.tree, exp.Query):
-        # a second time it would write them again
+        # the values are taken out, because a second execution would write them again
         prepared.bound = None
     return prepared.statement, rows[0] if rows else ()
 

@@ -21,7 +21,7 @@ from fluss_df.flight.options import FlightLimits
 from fluss_df.flight.refusals import exhausted, invalid, unauthenticated
 
 _HANDLE_BYTES: Final = 24
-# for how long a password is taken for what it was
+# seconds for which a password that was right is not checked again
 _CHECKED_S: Final = 60.0
 
 
@@ -32,7 +32,7 @@ class Prepared:
     statement: str
     tree: exp.Expr | None
     parameter_schema: pa.Schema
-    #: rows of values that were bound, and not used by an update since; None for no values
+    #: bound rows of values that no update has used yet; None without values
     bound: list[pa.RecordBatch] | None = None
     #: when it was asked for last, by the monotonic clock
     used: float = field(default_factory=time.monotonic)
@@ -52,14 +52,7 @@ class Result:
 class Session:
     """What one client that is signed in has on the server.
 
-    Parameters
-    ----------
-    way
-        Its connection.
-    limits
-        How much it may have.
-    shared
-        Whether others may be in the same one: nobody can end it, or change what all have.
+    A ``shared`` session may be that of several clients. Nobody can end it, or change what all have.
     """
 
     def __init__(self, way: Way, limits: FlightLimits, *, shared: bool) -> None:
@@ -78,10 +71,7 @@ class Session:
     def recheck(self) -> None:
         """Have the password compared again, unless it just was: it may have been changed.
 
-        Raises
-        ------
-        FlussError
-            ``AUTHENTICATE_EXCEPTION`` where it is none any more.
+        Raises ``AUTHENTICATE_EXCEPTION`` where it is not valid any more.
         """
         if self.checked + _CHECKED_S < time.monotonic():
             self._way.recheck()
@@ -127,10 +117,7 @@ class Session:
     def prepared(self, handle: bytes) -> Prepared:
         """Return a prepared statement.
 
-        Raises
-        ------
-        RefusalError
-            When there is none of this client with that handle.
+        Raises RefusalError where this client has none with that handle.
         """
         with self._lock:
             found = self._prepared.get(handle)
@@ -173,10 +160,7 @@ class Session:
     def fetch(self, handle: bytes) -> Result:
         """Take a result, once.
 
-        Raises
-        ------
-        RefusalError
-            When it is not there, or was taken.
+        Raises RefusalError where there is none, or it was taken.
         """
         with self._lock:
             found = self._results.get(handle)
@@ -214,7 +198,7 @@ class Session:
         with self._lock:
             dropped = self._dropped()
             if self.shared:
-                # others keep theirs until they are idle themselves
+                # sessions of other clients keep their statements until they are idle themselves
                 latest = time.monotonic() - self._limits.session_idle_s
                 late = [handle for handle, old in self._prepared.items() if old.used < latest]
                 for handle in late:
@@ -243,7 +227,7 @@ class Sessions:
         self._lock = threading.Lock()
         self._opening = threading.Lock()
         self._by_token: dict[bytes, Session] = {}
-        # of clients that send their password with every call: its keyed hash
+        # sessions of clients that send their password with every call, by its keyed hash
         self._by_password: dict[bytes, Session] = {}
         self._key = secrets.token_bytes(32)
         self._anonymous: dict[str, Session] = {}
@@ -259,16 +243,13 @@ class Sessions:
             return self._digest(token) in self._by_token
 
     def _digest(self, text: str) -> bytes:
-        # what is compared does not tell how much of it was right
+        # hashes are compared, so that the time taken does not tell how much of a text was right
         return hmac.digest(self._key, text.encode("utf-8", "surrogateescape"), "sha256")
 
     def sign_in(self, user: str, password: str, address: str) -> str:
         """Let a client in; return its token.
 
-        Raises
-        ------
-        FlussError
-            For a wrong password, and when too many are signed in.
+        Raises FlussError for a wrong password, and when too many are signed in.
         """
         token = secrets.token_urlsafe(32)
         session = self._opened(user, password, address, shared=False)
@@ -278,7 +259,7 @@ class Sessions:
     def _opened(
         self, user: str | None, password: str | None, address: str, *, shared: bool
     ) -> Session:
-        # a token is one client's; a password that comes with each call may be that of several
+        # a token belongs to one client; a password that comes with each call may be that of several
         way = self._access.open(user, password, address)
         return Session(way, self._limits, shared=shared)
 

@@ -23,8 +23,8 @@ from fluss_df.flight.values import together
 #: What tools write in front of databases: Fluss itself has no catalogs.
 CATALOG: Final = "fluss"
 _NOTHING: Final = pa.schema([])
-# of a batch in a stream: with 1 MB, server and client together took a tenth more processor time;
-# clients of gRPC may refuse messages of 4 MB
+# Bytes of a batch in a stream. With 1 MB, server and client together took a tenth more processor
+# time; clients of gRPC may refuse messages of 4 MB.
 _MESSAGE_BYTES: Final = 2 << 20
 
 
@@ -55,7 +55,7 @@ class Turns:
         self._most = most
         self._lock = threading.Lock()
         self._running: set[QueryRun] = set()
-        # whose clients are gone
+        # cancelled statements that still run, whose clients are gone
         self._late: set[QueryRun] = set()
 
     def take(self, run: QueryRun) -> None:
@@ -133,12 +133,12 @@ class Statements:
     def fetch(self, session: Session, handle: bytes) -> tuple[pa.Schema, QueryRun]:
         """Take a planned statement; its rows come when it is iterated."""
         result = session.fetch(handle)
-        # a statement that is no query ran when it was planned, and takes no turn again
+        # a statement that is not a query ran when it was planned, and needs no second turn
         if result.run.is_query:
             try:
                 self._turns.take(result.run)
             except BaseException:
-                # who is told to try again later finds it
+                # a client that is told to try again later finds its result
                 session.put_back(handle)
                 raise
         return result.schema, result.run
@@ -215,7 +215,7 @@ class Statements:
                     raise
             else:
                 return run.schema
-        # it shows with the values
+        # the error shows when there are values
         return _NOTHING
 
 

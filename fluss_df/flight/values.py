@@ -16,11 +16,11 @@ from fluss_df.backend.sql.statements import parsed_statement
 from fluss_df.flight.refusals import exhausted, invalid
 from fluss_df.flight.wire import Upload, written_out
 
-# of values that are bound at once
+# limits for values that are bound at once
 _MOST_ROWS: Final = 100_000
 _MOST_BYTES: Final = 64 << 20
 _ROWS_TOGETHER: Final = 1000
-# to read a statement takes a third of a millisecond, and 5 kB, for each value
+# parsing a statement takes a third of a millisecond, and 5 kB, for each value
 _VALUES_TOGETHER: Final = 20_000
 _VALUES_OVERWRITTEN: Final = 40_000
 
@@ -28,10 +28,7 @@ _VALUES_OVERWRITTEN: Final = 40_000
 def bound_values(tree: exp.Expr | None, upload: Upload) -> list[pa.RecordBatch] | None:
     """Return the rows of values that a client binds; None for a statement that takes none.
 
-    Raises
-    ------
-    RefusalError
-        For another number of columns, and too many rows or bytes.
+    Raises RefusalError for another number of columns, and too many rows or bytes.
     """
     wanted = 0 if tree is None else len(placeholders(tree))
     if len(upload.schema) != wanted:
@@ -44,10 +41,11 @@ def bound_values(tree: exp.Expr | None, upload: Upload) -> list[pa.RecordBatch] 
         if not batch.num_rows:
             continue
         rows += batch.num_rows
-        # what is kept, such as whole dictionaries, and what the values are where they are written
+        # the larger of what is kept, such as whole dictionaries, and of the values once they are
+        # written out
         size += max(sum(map(written_out, batch.columns)), batch.get_total_buffer_size())
         if rows > 1 and isinstance(tree, exp.Query):
-            # which is kept until it is run: later, and again
+            # a query keeps its values until it runs, which may be later and several times
             raise invalid(f"{rows} rows of values are bound, and a query takes one")
         if rows > _MOST_ROWS or size > _MOST_BYTES:
             raise exhausted(
@@ -71,17 +69,8 @@ def together(
 ) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Make few statements of ``INSERT INTO t VALUES (?, ?)`` for many rows.
 
-    Parameters
-    ----------
-    statement
-        What is to run for each row of values.
-    batches
-        The rows; None where there are no values, and the statement runs once.
-
-    Raises
-    ------
-    RefusalError
-        Where statements would overwrite each other's rows.
+    ``statement`` is to run for each row of values. Where ``batches`` is None it has no values, and
+    runs once. Raises RefusalError where statements would overwrite each other's rows.
     """
     if batches is None:
         yield statement, ()
@@ -102,7 +91,7 @@ def together(
     width = batches[0].num_columns
     step = max(1, min(_ROWS_TOGETHER, _VALUES_TOGETHER // width))
     if overwrites:
-        # a second statement would overwrite the rows of the first
+        # all rows in one statement, because a second one would overwrite the rows of the first
         step = max(1, _VALUES_OVERWRITTEN // width)
         if count > step:
             raise invalid(

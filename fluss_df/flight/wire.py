@@ -20,22 +20,20 @@ from fluss_df.protocol.wire import encode_varint
 MessageT = TypeVar("MessageT", bound=Message)
 
 _SQL: Final = "type.googleapis.com/arrow.flight.protocol.sql."
-# fields 2 and 1000 of FlightData
+# the keys of the fields 2 and 1000 of FlightData
 _HEADER: Final = b"\x12"
 _BODY: Final = b"\xc2\x3e"
-# rows without bytes, as those of nulls, cost nothing to claim
+# limits rows, because a client can claim any number of rows without bytes, such as nulls
 _MOST_ROWS: Final = 1 << 22
-# of a batch whose values are written out: a few bytes of a dictionary may stand for any number
+# the most bytes of a batch with its values written out: few bytes of a dictionary may stand for
+# many
 _MOST_BYTES: Final = 256 << 20
 
 
 def parse(kind: type[MessageT], data: bytes) -> MessageT:
     """Read a message.
 
-    Raises
-    ------
-    RefusalError
-        For other bytes.
+    Raises RefusalError for bytes that are not such a message.
     """
     try:
         return kind.FromString(data)
@@ -75,7 +73,7 @@ def flight_data(message: Any) -> bytes:
 
 def _flight_data(parts: list[memoryview]) -> bytes:
     """Return a message of Arrow's IPC, in parts, as one of Flight: its body is copied once."""
-    # behind four bytes that are always the same
+    # the length comes after four bytes that are always the same
     (length,) = struct.unpack_from("<i", _taken(parts, 8), 4)
     header = _taken(parts, length)
     size = sum(map(len, parts))
@@ -117,7 +115,7 @@ def stream(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[byt
     yield flight_data(begin)
     written = _Written()
     with pa.ipc.new_stream(pa.PythonFile(written, mode="w"), schema) as writer:
-        # it writes the columns with its first batch
+        # the writer writes the schema together with its first batch
         behind = len(begin)
         for batch in batches:
             writer.write_batch(batch)
@@ -163,7 +161,7 @@ class _Source(io.RawIOBase):
         if not header:
             if body:
                 raise invalid("a batch has a body and no header")
-            return  # metadata of the application alone
+            return  # a message with the application's metadata alone
         if is_compressed(header):
             raise invalid("compressed batches are not taken: send them as they are")
         padding = -len(header) % 8
@@ -182,7 +180,7 @@ def is_compressed(header: bytes) -> bool:
         message = _Table(header, struct.unpack_from("<I", header, 0)[0])
         kind = message.at(1)
         batch = message.table(2)
-        # of a dictionary batch (2), the record batch is within; 3 is a record batch
+        # 2 is a dictionary batch, which has the record batch within; 3 is a record batch
         if kind is not None and header[kind] == 2 and batch is not None:
             batch = batch.table(1)
         elif kind is None or header[kind] != 3:
@@ -220,14 +218,9 @@ class _Table:
 
 
 class Upload:
-    """The batches that a client sends behind the first message.
+    """The batches that a client sends after the first message, which has their schema.
 
     Raises RefusalError for what is no stream of Arrow's IPC.
-
-    Attributes
-    ----------
-    schema
-        Their columns.
     """
 
     def __init__(self, first: pb.FlightData, messages: Iterator[bytes]) -> None:
@@ -283,7 +276,7 @@ def written_out(array: pa.Array) -> int:
     if pa.types.is_dictionary(kind):
         if not _is_text(kind.value_type):
             return len(array) * _width(kind.value_type)
-        # how long each value is that is named
+        # the length of each value to which an index refers
         lengths = _lengths(array.dictionary)
         return int(lengths[array.indices.drop_null().to_numpy(zero_copy_only=False)].sum())
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
@@ -315,7 +308,7 @@ def _lengths(values: pa.Array) -> npt.NDArray[np.int64]:
     kind = values.type
     found: npt.NDArray[np.int64]
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        # a view begins with the length; that of a null may be anything
+        # each view begins with the length; that of a null may be any number
         views = np.frombuffer(values.buffers()[1], np.int32)[::4]
         found = views[values.offset : values.offset + len(values)].astype(np.int64)
         found *= values.is_valid().to_numpy(zero_copy_only=False)
@@ -331,7 +324,7 @@ class _unreadable:  # noqa: N801 - it is used as a function
         return
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # of Arrow, errors of reading are those of the system
+        # Arrow raises OSError when it cannot read bytes
         if isinstance(error, pa.ArrowException | OSError):
             cause = error.__cause__
             if isinstance(cause, BaseException) and not isinstance(cause, pa.ArrowException):

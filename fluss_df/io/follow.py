@@ -38,7 +38,7 @@ from fluss_df.pushdown.plan import Bucket, ScanPlan
 from fluss_df.pushdown.prune import count_buckets, prune
 from fluss_df.schema import TableInfo
 
-# a wait for rows gives the query a chance to end
+# how long one wait for rows takes, after which a query can end
 _POLL_MS = 200
 # how often new partitions are looked for
 _PARTITIONS_S = 1.0
@@ -48,12 +48,8 @@ _PARTITIONS_S = 1.0
 class FollowOptions:
     """When a followed scan ends.
 
-    Parameters
-    ----------
-    max_rows
-        After how many rows of the table, before filters; None for no such end.
-    duration_s
-        How long after the query starts; None for no such end.
+    It ends after ``max_rows`` rows of the table, counted before filters, or ``duration_s`` seconds
+    after the query starts. Where both are None it does not end.
     """
 
     max_rows: int | None = None
@@ -128,7 +124,7 @@ class _Following(PlannedRead):
         if options.duration_s is not None:
             ends.append(f"after {options.duration_s:g} s")
         names = (bucket.partition_name for bucket in pruned.buckets)
-        # which rows a condition on offsets leaves out, the query finds out
+        # conditions on the offset or time of a row are evaluated by the query
         of_places = {*source.metadata_columns} - {PARTITION_COLUMN, BUCKET_COLUMN}
         late = [c.text for c in self._conditions if c.columns & of_places]
         left = [c.text for c in self._conditions if not any(c is used for used in usable)]
@@ -169,7 +165,7 @@ class _Following(PlannedRead):
         end = None if options.duration_s is None else time.monotonic() + options.duration_s
         left = options.max_rows
         wait = InterruptibleWait()
-        # one column at least, to know how many rows there are
+        # at least one column, to know how many rows there are
         wanted = frozenset(columns) or frozenset(source.schema.names[:1])
         with _Subscriptions(source, self._conditions, wanted, run) as subscriptions:
             while left != 0:
@@ -191,7 +187,7 @@ class _Following(PlannedRead):
                 wanted_rows = chosen(frame, columns)
                 yield wanted_rows
                 if wanted_rows.height:
-                    # Polars keeps a frame back until the next one comes
+                    # an empty frame, because Polars keeps a frame back until the next one comes
                     yield wanted_rows.clear()
 
 
@@ -244,7 +240,7 @@ class _Subscriptions:
             schema={k: v for k, v in polars_schema(source.schema).items() if k in wanted}
         )
         self._known: set[Bucket] = set()
-        # buckets of which something came
+        # buckets of which rows came
         self._seen: set[tuple[str | None, int]] = set()
         self._next_look = 0.0
 
@@ -266,7 +262,7 @@ class _Subscriptions:
     def _subscribe(self, buckets: Sequence[Bucket], source: ScanSource) -> None:
         if not buckets:
             return
-        # where the log begins, is for the scanner to say when it reads: segments may expire before
+        # the scanner itself finds where the log begins, because segments may expire before it reads
         starts = (
             dict.fromkeys(buckets, EARLIEST_OFFSET)
             if source.start == "earliest"
@@ -289,7 +285,7 @@ class _Subscriptions:
     def poll(self, timeout_ms: int) -> pl.DataFrame:
         """Return what came; an empty frame when nothing did in time."""
         if self._info.is_partitioned() and time.monotonic() >= self._next_look:
-            # of partitions that come later, every row is new
+            # partitions that are created later are read from their beginning
             earliest = dataclasses.replace(self._source, start="earliest")
             self._subscribe(self._buckets(self._info), earliest)
         if not self._known:

@@ -29,7 +29,7 @@ from fluss_df.types import TypeRoot
 
 JoinHow: TypeAlias = Literal["left", "inner", "semi", "anti"]
 _HOWS: Final = ("left", "inner", "semi", "anti")
-# how many keys are asked for at once
+# how many keys are looked up at once
 _KEYS: Final = 50_000
 
 
@@ -138,16 +138,8 @@ def _key_columns(
 class LookupJoin:
     """Joins the batches of a frame; it can be pickled.
 
-    Parameters
-    ----------
-    source
-        The table, and the columns to read of it.
-    keys
-        For each column of its primary key the column of the frame.
-    added
-        The columns of the table to add.
-    how, suffix
-        As for :func:`lookup_join`.
+    ``keys`` has the frame's column for each column of the table's primary key. ``added`` are the
+    table's columns to add. ``how`` and ``suffix`` are those of :func:`lookup_join`.
     """
 
     def __init__(
@@ -214,7 +206,7 @@ class LookupJoin:
 
     def apply(self, batch: pl.DataFrame, lookuper: Lookuper | None) -> pl.DataFrame:
         """Join a batch with the rows that a lookuper finds; with none, where there is none."""
-        # names that no frame has
+        # names that no column of a frame can have
         sides = {key: f"\0{key}" for key in self._keys}
         left = batch.with_columns(
             exact(name).cast(self._types[key], strict=False).alias(sides[key])

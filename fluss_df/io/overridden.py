@@ -22,7 +22,7 @@ from fluss_df.metadata import CHANGE_TYPE_COLUMN
 from fluss_df.polars_adapter.plans import batches_of
 from fluss_df.pushdown.from_polars import PolarsConjunct
 
-# how many changes are held, besides twice as many as there are keys
+# changes are reduced to the last of each key when there are this number more than twice the keys
 _FOLDED_ROWS: Final = 1 << 18
 
 
@@ -34,13 +34,13 @@ class OverriddenRows(PlannedRead):
     rows
         The rows of the lake, with the columns of the table that a query needs.
     changes
-        The changes behind them, with the same columns and their kinds.
+        The changes after them, with the same columns and their kinds.
     keys
         The columns of the primary key, which are among them.
     schema
         The columns of the scan.
     conditions
-        What the query asks of a row: what does not fit need not be read.
+        The query's conditions: rows that do not meet them need not be read.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class OverriddenRows(PlannedRead):
         self, run: ScanRun, columns: Sequence[str], pre_slice: tuple[int, int] | None
     ) -> Iterator[pl.DataFrame]:
         """Return the rows of the lake that did not change, and then the others."""
-        # conditions are on rows that a slice would count
+        # with a slice, conditions must not leave out rows that the slice counts
         conditions = self._conditions if pre_slice is None else ()
         wanted = {*columns, *self._keys}.union(*(condition.columns for condition in conditions))
         names = [name for name in self._rows.collect_schema() if name in wanted]
@@ -96,11 +96,12 @@ class OverriddenRows(PlannedRead):
         found = [pl.DataFrame(schema={name: self._changes.schema[name] for name in read})]
         held, most = 0, _FOLDED_ROWS
         for frame in self._changes.frames(run, read, None):
-            # an update is two changes, of which the second tells the row
+            # an update is two changes, of which the second has the new row
             found.append(frame.filter(exact(CHANGE_TYPE_COLUMN) != "update_before"))
             held += found[-1].height
             if held > most:
-                # of a key that changes all the time, one change is kept
+                # reduced now and then, so that a key which changes all the time does not fill
+                # memory
                 found = [self._newest(found)]
                 held = found[0].height
                 most = 2 * held + _FOLDED_ROWS

@@ -44,9 +44,9 @@ from fluss_df.schema import TableInfo
 
 RowsT = TypeVar("RowsT", pl.DataFrame, pa.Table)
 
-# rows of a frame that is made without reading anything
+# how many rows a frame has at most that is made without reading anything
 _MADE_ROWS = 1 << 20
-# columns that are known from the plan alone
+# columns whose values follow from the plan alone
 _PLANNED_COLUMNS = frozenset({PARTITION_COLUMN, BUCKET_COLUMN, LOG_OFFSET_COLUMN})
 
 
@@ -95,7 +95,7 @@ class FlussScan(ScanNode):
         copied = getattr(_copying, "scans", None)
         if copied is None:
             return {"source": self.source}
-        # a copy for this process: it keeps the open connection
+        # a copy within this process: it keeps the open connection
         copied.append(FlussScan(self.source, self.known))
         return {"copy": len(copied) - 1}
 
@@ -134,7 +134,7 @@ def plan_digest(frame: pl.LazyFrame) -> str | None:
     It is the same in every process for the same query, in one release of Polars. None for a query
     with Python functions, of which the name says nothing, and for one that cannot be serialized.
     """
-    # a plan notes the schemas of its scans once they were asked for
+    # a plan keeps the schemas of its scans once they were asked for, which changes its digest
     frame.collect_schema()
     _copying.named = []
     try:
@@ -150,10 +150,8 @@ def plan_digest(frame: pl.LazyFrame) -> str | None:
 class LogRead(PlannedRead):
     """A planned scan of a log.
 
-    Attributes
-    ----------
-    filters
-        What Polars filters its rows by, right behind it; empty, too, for a part of a scan.
+    ``filters`` are the conditions by which Polars filters its rows, directly after it. They are
+    empty for a part of a scan, too.
     """
 
     def __init__(
@@ -177,7 +175,7 @@ class LogRead(PlannedRead):
     def count(self, run: ScanRun) -> int:
         """Return the number of rows, which the offsets tell."""
         if self.source.changes is not None:
-            # offsets say how many at the most
+            # the offsets say only the greatest number, so the rows are read
             name = self.source.schema.names[0]
             return sum(frame.height for frame in self._fetch_changes(run, [name]))
         return sum(split.rows for split in self.plan.splits)
@@ -196,9 +194,9 @@ class LogRead(PlannedRead):
             return frames if columns else (pl.DataFrame(height=f.height) for f in frames)
         if pre_slice is not None:
             splits = slice_splits(splits, *pre_slice)
-            # it counts rows that the filter does not keep
+            # a slice counts rows that the server's filter would leave out
             server_filter = None
-        # a table may have columns of its own with these names
+        # the table may have columns of its own with these names, which have to be read
         if (_PLANNED_COLUMNS & {*self.source.metadata_columns}).issuperset(columns):
             return _planned_rows(splits, columns, self.schema)
         return self._fetch(run, splits, columns, server_filter)
@@ -244,7 +242,7 @@ class LogRead(PlannedRead):
         frames = self._read(run, splits, columns, server_filter, to_polars, views=True)
         with contextlib.closing(frames):
             for frame in frames:
-                # has Polars take this thread back when the query is over, or interrupted
+                # an empty frame gives Polars the chance to end the query here
                 yield nothing_yet if frame is None else frame
 
     def _read(
@@ -261,7 +259,7 @@ class LogRead(PlannedRead):
         own = tuple(name for name in self.info.get_column_names() if name in wanted)
         if splits:
             run.reads(own, splits)
-        # rows that a limit or a slice counted are exactly those of the plan
+        # with a limit or a slice, exactly the rows of the plan have to be read
         counted = self.plan.limit is not None or splits != self.plan.splits
         later = (lambda _: False) if counted else from_log_start(self.source, self.info)
         positions = positions_of(self.info.table_id, splits, later)

@@ -111,7 +111,7 @@ class FlussSnapshot(ScanNode):
         their microseconds are: which rows of the lake they override cannot be told here.
         """
         source, columns = self.source, query.columns
-        # a limit counts rows that they do not keep
+        # with a limit, conditions must not leave out rows that the limit counts
         conditions = asked if query.limit is None else []
         if source.halves is Halves.LOG:
             return None
@@ -143,7 +143,8 @@ class FlussSnapshot(ScanNode):
         if not plan.splits:
             nothing = changes.lazy_for(asked).select(columns_of)
             return pl.concat([rows.select(columns_of), nothing])
-        # statistics of the lake's files say nothing of conditions that are none of ours
+        # only conditions that were understood can be compared with the statistics of the lake's
+        # files
         usable = [condition for condition in conditions if condition.predicate is not None]
         return OverriddenRows(rows, changes, keys, self.polars_schema, usable).lazy()
 
@@ -188,7 +189,7 @@ class _RowsRead(PlannedRead):
             scanned = all_buckets(self.info, [p for p in chosen if p.partition_name in left])
         else:
             there, pruned, scanned = None, None, all_buckets(self.info, ())
-        # of a partition that is read, all are
+        # of each partition that is read, all buckets are
         self.buckets = [(bucket.partition_name, bucket.bucket_id) for bucket in scanned]
         plan = self._planned(columns, conditions, there, pruned)
         super().__init__(plan, snapshot.polars_schema, snapshot.runs)
@@ -255,7 +256,7 @@ class _RowsRead(PlannedRead):
             try:
                 rows = self._looked_up(self.info, run)
             except FlussError:
-                # what was known of the table may be of one that is gone
+                # the known table may be one that is gone
                 now = self.snapshot.replaced_table(self.info)
                 if now is None:
                     raise

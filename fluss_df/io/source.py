@@ -194,15 +194,9 @@ def choose_partitions(
 class BucketBounds:
     """How many buckets a partition may have: servers may let it have more than its table.
 
-    Parameters
-    ----------
-    info
-        The table.
-    partitions
-        Returns the partitions that there are. It is called once, where a bucket is named that the
-        table's number does not allow.
-    choices
-        The partitions that are read; None for all.
+    ``partitions`` returns the partitions that exist. It is called once, where a bucket is named
+    that the table's number does not allow. ``choices`` are the partitions that are read, None for
+    all.
     """
 
     def __init__(
@@ -269,7 +263,7 @@ def parse_offset(
                 f"{name}={argument!r}: a datetime needs a time zone here,"
                 f" as in {name}=datetime(..., tzinfo=timezone.utc)"
             )
-        # up to the next whole one: rows of the millisecond before were committed earlier
+        # rounded up to the next whole millisecond: rows of the one before were committed earlier
         return (-((_EPOCH - argument) // dt.timedelta(milliseconds=1)),)
     elif isinstance(argument, dt.timedelta):
         if argument < dt.timedelta(0):

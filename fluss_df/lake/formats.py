@@ -1,4 +1,4 @@
-"""Which package reads, and writes, a lake of which format."""
+"""Which package reads and writes a lake, by its format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def open_snapshot(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
     except FlussError:
         raise
     except Exception as error:
-        # of damaged manifests, and of each kind of storage, errors are of many kinds
+        # damaged manifests, and each kind of storage, raise errors of many types
         code = ErrorCode.CORRUPT_MESSAGE
         if isinstance(error, OSError):
             code = ErrorCode.NETWORK_EXCEPTION
@@ -45,10 +45,7 @@ def snapshot_mark(info: TableInfo, snapshot_id: int) -> Hashable:
     Paimon counts its snapshots: a table that was rolled back, or made again, gives a number twice.
     So does Lance where a dataset is made again. Iceberg's ids are random: None.
 
-    Raises
-    ------
-    FlussError
-        As of :func:`open_snapshot`.
+    Raises FlussError where :func:`open_snapshot` does.
     """
     options = lake_options(info)
     if options.format == "paimon":
@@ -63,7 +60,7 @@ def snapshot_mark(info: TableInfo, snapshot_id: int) -> Hashable:
 
 
 def _opened(info: TableInfo, options: LakeOptions, snapshot_id: int) -> LakeSnapshotFiles[Any]:
-    # not imported before it is known that the table needs it: each has an extra of its own
+    # imported only where a table needs it: each format has an extra of its own
     if options.format == "paimon":
         from fluss_df.lake.paimon.catalog import open_paimon
 
@@ -83,11 +80,8 @@ def _opened(info: TableInfo, options: LakeOptions, snapshot_id: int) -> LakeSnap
 def open_tiered(info: TableInfo) -> TieredLake:
     """Return the lake table of a table as what a round of tiering is planned with.
 
-    Raises
-    ------
-    FlussError
-        Where the format is not written, its extra is not installed, the lake cannot be reached, or
-        the table is not in it.
+    Raises FlussError where the format is not written, its extra is not installed, the lake cannot
+    be reached, or the table is not in it.
     """
     options = lake_options(info, WRITTEN)
     if options.format == "paimon":
@@ -110,10 +104,7 @@ def open_tiered(info: TableInfo) -> TieredLake:
 def open_upkeep(info: TableInfo) -> LakeUpkeep:
     """Return the lake table of a table as what is looked after.
 
-    Raises
-    ------
-    FlussError
-        As of :func:`open_tiered`.
+    Raises FlussError where :func:`open_tiered` does.
     """
     options = lake_options(info, WRITTEN)
     if options.format == "paimon":

@@ -14,30 +14,24 @@ from fluss_df.texts.secret_texts import is_secret, shown_option, without_secrets
 ENABLED: Final = "table.datalake.enabled"
 FORMAT: Final = "table.datalake.format"
 READABLE: Final = ("iceberg", "paimon", "lance")
-# into which our tiering service writes
+# the formats into which our tiering service writes
 WRITTEN: Final = ("iceberg", "paimon")
-# what tiering services add to each row
+# the columns that tiering services add to each row
 BUCKET: Final = "__bucket"
 OFFSET: Final = "__offset"
 TIMESTAMP: Final = "__timestamp"
-# of a snapshot: the path of a file in Fluss's remote storage that has its offsets
+# a property of a snapshot: the path of a file in Fluss's remote storage that has its offsets
 OFFSETS_PATH_PROPERTY: Final = "fluss-offsets"
-# shorter ones are left in the text of errors: they are parts of other words
+# shorter secrets are not removed from the text of errors, because they may be parts of other words
 _SHORTEST_SECRET: Final = 4
 
 
 @dataclass(frozen=True)
 class LakeOptions:
-    """The catalog of a lake table.
+    """The catalog of a lake table, which has the same path there as in Fluss.
 
-    Parameters
-    ----------
-    path
-        The table; it has the same names in the lake.
-    format
-        ``"iceberg"``, ``"paimon"`` or ``"lance"``.
-    properties
-        The options of the catalog, as the cluster has them below ``datalake.<format>.``.
+    ``format`` is ``"iceberg"``, ``"paimon"`` or ``"lance"``. ``properties`` are the options of the
+    catalog, as the cluster has them below ``datalake.<format>.``.
     """
 
     path: TablePath
@@ -65,15 +59,8 @@ def is_lake_table(info: TableInfo) -> bool:
 def lake_options(info: TableInfo, readable: Sequence[str] = READABLE) -> LakeOptions:
     """Return where the lake half of a table is.
 
-    Raises ``INVALID_TABLE_EXCEPTION`` for a table without a lake; ``UNSUPPORTED_VERSION`` for a
-    format that is not read.
-
-    Parameters
-    ----------
-    info
-        The table.
-    readable
-        The formats that whoever asks can read.
+    Raises ``INVALID_TABLE_EXCEPTION`` for a table without a lake, and ``UNSUPPORTED_VERSION`` for a
+    format that is not in ``readable``.
     """
     name = info.lake_format
     if name is None or not is_lake_table(info):

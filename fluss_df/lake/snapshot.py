@@ -20,14 +20,9 @@ from fluss_df.pushdown.predicate import Predicate
 class DataFile:
     """A file with rows.
 
-    Attributes
-    ----------
-    path
-        Where it is, as Polars names it.
-    rows, size
-        How many rows it has, before deletes; how many bytes.
-    partition
-        The texts of the partition values by column; empty where the table has no partitions.
+    ``path`` is as Polars names it. Deleted rows count among ``rows``. ``size`` is in bytes.
+    ``partition`` has the texts of the partition values by column; it is empty where the table has
+    no partitions.
     """
 
     path: str
@@ -84,10 +79,7 @@ class LakeSnapshotFiles(ABC, Generic[F]):
     def frame(self, files: Sequence[F]) -> pl.LazyFrame:
         """Return the rows of files, with all columns of the lake table.
 
-        Parameters
-        ----------
-        files
-            Whole groups of those of this snapshot; see :meth:`groups`.
+        The files must be whole groups of this snapshot; see :meth:`groups`.
         """
 
     def groups(self, files: Iterable[F]) -> list[tuple[F, ...]]:
@@ -108,17 +100,11 @@ class LakeSnapshotFiles(ABC, Generic[F]):
     def require_there(
         self, files: Iterable[DataFile], deletes: Iterable[tuple[str, int]] = ()
     ) -> None:
-        """Look whether local files are there as a whole: Polars names neither table nor file.
+        """Look whether local files are complete, because Polars names neither table nor file.
 
-        Raises ``LAKE_SNAPSHOT_NOT_EXIST`` for one that is gone, ``CORRUPT_MESSAGE`` for one that is
-        cut off; with the table and the file.
-
-        Parameters
-        ----------
-        files
-            Those with rows.
-        deletes
-            The paths of those that say which rows are deleted, and how many bytes they have.
+        ``files`` have rows. ``deletes`` has the paths of the files that say which rows are deleted,
+        each with its size in bytes. Raises ``LAKE_SNAPSHOT_NOT_EXIST`` for a file that is gone and
+        ``CORRUPT_MESSAGE`` for one that is cut off, and names table and file.
         """
         for path, size in (*((file.path, file.size) for file in files), *deletes):
             if not path.startswith("/"):
@@ -126,7 +112,7 @@ class LakeSnapshotFiles(ABC, Generic[F]):
             try:
                 there = os.stat(path).st_size
             except (FileNotFoundError, ValueError) as error:
-                # ValueError: no file has such a name, a damaged manifest has
+                # ValueError: a damaged manifest may have a name that no file can have
                 raise file_gone(self.path, path) from error
             except OSError:
                 continue  # Polars says why it cannot be read

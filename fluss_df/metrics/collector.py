@@ -81,7 +81,7 @@ class FlussCollector:
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics as they are now."""
-        # two scrapes at once would both measure the sizes of all files
+        # a lock, because two scrapes at once would both measure the sizes of all files
         with self._lock:
             found = [*self._counted(), *self._measured()]
         return iter(found)
@@ -170,7 +170,7 @@ class FlussCollector:
         memory = tables = buckets = refusing = 0
         for server in servers:
             open_now = server.open_connections
-            # the event loop changes the set: copy() is one step, in which it cannot
+            # the event loop may change the set, but copy() is a single step
             for connection in open_now.open.copy():
                 transports["tcp" if connection.address else "unix"] += 1
             memory += open_now.memory.held + open_now.answers.held

@@ -26,15 +26,10 @@ class LogSizes:
         )
 
     def of(self, engine: Engine, label: Callable[[str], str]) -> dict[str, int]:
-        """Return the bytes by label.
+        """Return the bytes by label; ``label`` returns the label of a table by its name.
 
-        Parameters
-        ----------
-        engine
-            Whose tables.
-        label
-            Gives the label of a table: of those that have none of their own, what is not in use is
-            left out, as there may be very many.
+        Tables without a label of their own may be very many: of these, logs that are not in use are
+        left out.
         """
         before = self._at_rest.get(engine, {})
         at_rest: dict[TableBucket, int] = {}
@@ -62,7 +57,7 @@ class LogSizes:
                     if size is None:
                         size = _files_in(engine.bucket_folder(bucket) / "log")
                     if size:
-                        # one that has no file yet may get some
+                        # not noted where there are no files yet, because some may come
                         at_rest[bucket] = size
                     sizes[name] += size
         self._at_rest[engine] = at_rest

@@ -16,18 +16,8 @@ Kind = Literal["counter", "gauge", "histogram"]
 class Family:
     """One metric.
 
-    Attributes
-    ----------
-    name
-        As it is exported, ``_total`` included.
-    kind
-        Of Prometheus.
-    text
-        What it says.
-    labels
-        Their names.
-    source
-        The counter that it shows; "" for gauges.
+    ``name`` is the exported one, ``_total`` included. ``text`` explains it. ``labels`` are the
+    names of its labels. ``source`` is the counter that it shows, "" for gauges.
     """
 
     name: str

@@ -42,7 +42,8 @@ class MetricsServer(Closing):
         if not self._closed:
             self._closed = True
             if os.getpid() != self._process:
-                # the thread that answers, and would be waited for, is the parent's
+                # in a forked child: the thread that answers is the parent's, and cannot be waited
+                # for here
                 self._server.socket.close()
                 return
             self._server.shutdown()
@@ -90,7 +91,8 @@ def start_http_server(
         raise FlussError(
             f"port={port!r}: expected a number from 0 to 65535", ErrorCode.INVALID_CONFIG_EXCEPTION
         )
-    # not the registry of all: what others count there is theirs to export
+    # not the default registry: it has metrics of other libraries, which the program may export
+    # itself
     registry = prometheus_client.CollectorRegistry()
     registry.register(FlussCollector(max_tables))
     prometheus_client.ProcessCollector(registry=registry)

@@ -18,11 +18,11 @@ from fluss_df.hooks import ForkStep, after_fork
 
 #: The upper bounds of histograms, in seconds: those that OpenTelemetry advises for databases.
 BOUNDS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
-#: The label of what has none of its own, as there are too many.
+#: The label of all tables or runs without a label of their own, because there are too many.
 OTHER: Final = "(other)"
-#: Between two labels, where a histogram has one kind for both.
+#: Separates two labels of a histogram that has both in one name.
 BETWEEN: Final = "\0"
-# of a process, also over tables that were dropped: counters of a name are never forgotten
+# names in a process, dropped tables included: counters of a name are never forgotten
 _MOST_NAMES: Final = 1000
 
 #: The name of a counter, with its labels.
@@ -37,13 +37,7 @@ def add_counts(total: Counts, more: Mapping[Key, float]) -> None:
 
 
 class Names:
-    """Which names have a label of their own: the first ones, up to a number.
-
-    Parameters
-    ----------
-    most
-        That number.
-    """
+    """Which names have a label of their own: the first ones, up to the number ``most``."""
 
     def __init__(self, most: int = _MOST_NAMES) -> None:
         self._most = most
@@ -55,7 +49,8 @@ class Names:
         if found is None:
             if len(self._known) >= self._most:
                 return OTHER
-            # two threads at the limit may each add one: the bound is about memory
+            # two threads at the limit may add one each, which is harmless: the limit is about
+            # memory
             found = self._known[name] = name
         return found
 
@@ -68,19 +63,14 @@ class Durations:
     """Histograms of how long things took, one for each kind; thread safe.
 
     There are few kinds, such as the names of requests, so that their number needs no limit.
-
-    Parameters
-    ----------
-    name
-        The name of the counters.
-    lock
-        The lock of other counters that are changed together with these; by default an own lock.
+    ``lock`` is the lock of other counters that are changed together with these; by default they
+    have their own.
     """
 
     def __init__(self, name: str, lock: threading.Lock | None = None) -> None:
         self._name = name
         self._lock = lock or threading.Lock()
-        # how many fell between two bounds, then the seconds in sum, then the errors
+        # counts between each two bounds, then the sum of seconds, then the number of errors
         self._kinds: dict[str, list[float]] = {}
 
     def add(self, kind: str, seconds: float, failed: bool = False) -> None:
@@ -188,7 +178,8 @@ class Group:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[Counting, weakref.ref[Any]] = {}
-        # the garbage collector may add to it in any thread, whatever that holds
+        # a deque, because the garbage collector may add to it in any thread, whatever locks that
+        # holds
         self._collected: deque[Counting] = deque()
 
     def enter(self, owner: object, counting: Counting) -> None:

@@ -13,7 +13,7 @@ VARIABLE: Final = "FLUSS_DF_LOG"
 LEVEL_VARIABLE: Final = "FLUSS_DF_LOG_LEVEL"
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _LOGGER: Final = "fluss_df"
-# what a record has of itself: everything else was given as ``extra``
+# the attributes that every log record has; all others were given as ``extra``
 _OF_RECORDS: Final = frozenset(
     vars(logging.LogRecord("", 0, "", 0, "", (), None)) | {"message": "", "asctime": ""}
 )
@@ -46,11 +46,12 @@ class JsonFormatter(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         elif record.exc_text:
             line["exception"] = record.exc_text
-        # lone surrogates of names that are no text cannot be written as UTF-8
+        # names that are no text have lone surrogates, which cannot be written as UTF-8
         try:
             return json.dumps(line, default=repr, ensure_ascii=True, allow_nan=False)
         except (TypeError, ValueError):
-            # keys that are no text, a value within itself, and numbers that JSON has not
+            # for keys that are no text, a value that contains itself, and numbers that JSON does
+            # not have
             return json.dumps({name: _shown(value) for name, value in line.items()})
 
 
@@ -66,7 +67,7 @@ def _trace() -> dict[str, str]:
     """Return the ids of the current span; nothing where there is none."""
     trace = sys.modules.get("opentelemetry.trace")
     if trace is None:
-        # nobody began a span
+        # there is no span
         return {}
     found = trace.get_current_span().get_span_context()
     if not found.is_valid:
@@ -90,7 +91,7 @@ def set_up() -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(JsonFormatter())
         logger.addHandler(handler)
-        # a handler of the program would write each line again, in its own form
+        # otherwise a handler of the program would write each line again, in its own form
         logger.propagate = False
     elif asked:
         logger.warning("%s=%s is not known: json is", VARIABLE, asked)

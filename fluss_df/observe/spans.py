@@ -15,7 +15,7 @@ from fluss_df.metadata import TablePath
 
 #: What makes spans; None where nobody wants them.
 tracer: Any = None
-#: In the place of a span that nobody wants.
+#: Stands for a span where nobody wants one.
 OFF: Final[contextlib.AbstractContextManager[None]] = contextlib.nullcontext()
 #: The value of ``db.system.name`` and ``messaging.system``.
 SYSTEM: Final = "fluss"

@@ -24,11 +24,6 @@ class ExprNode:
     Raises UnknownFormError for an expression of a form that is not known. Raises PolarsError for an
     expression that has no JSON form, as one with a Python function.
 
-    Parameters
-    ----------
-    expression
-        The expression.
-
     Attributes
     ----------
     expression

@@ -30,7 +30,7 @@ def scan_by_ids(
     rows
         How many rows the files have, by which Polars chooses the side of a join; None if unknown.
     options
-        Others of ``polars.scan_parquet``.
+        Passed on to ``polars.scan_parquet``.
     """
     return pl.scan_parquet(
         list(paths),
@@ -38,7 +38,7 @@ def scan_by_ids(
         extra_columns="ignore",
         hive_partitioning=False,
         glob=False,
-        # as Iceberg allows columns to be widened
+        # Iceberg allows columns to be changed to wider types
         cast_options=pl.ScanCastOptions(integer_cast="upcast", float_cast="upcast"),
         _column_mapping=("iceberg-column-mapping", ids),
         _row_count=None if rows is None else (rows, 0),
@@ -65,14 +65,10 @@ def first_unreadable(paths: Iterable[str]) -> tuple[str, str] | None:
 
 
 def retyped(column: pl.Expr, there: pl.DataType, wanted: pl.DataType) -> pl.Expr:
-    """Return a column in another type; keys of maps, which Polars does not cast, in theirs, too.
+    """Return a column in another type.
 
-    Parameters
-    ----------
-    column, there
-        The column, and the type that it has.
-    wanted
-        The type that it is to have.
+    Keys of maps get the wanted type, too, though Polars does not cast them. ``there`` is the type
+    that the column has.
     """
     if there == wanted:
         return column

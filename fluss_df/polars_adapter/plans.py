@@ -23,35 +23,35 @@ if TYPE_CHECKING:
 #: What serializing a query may raise that has, for example, a lambda in it.
 NOT_SERIALIZED: Final = (pl.exceptions.PolarsError, pickle.PicklingError, AttributeError, TypeError)
 
-# where a pickled object begins, as bytes and as a list of numbers
+# matches where a pickled object begins, as bytes or as a list of numbers
 _PICKLED = re.compile(rb"\xcc?\x80[\x04\x05]\xcc?\x95")
 _RESOLVED = re.compile(r", cached_resolves: \d+")
 _SOURCE = re.compile(r"\bSCAN\b")
 _FILTER = re.compile(r"^ *FILTER\b", re.MULTILINE)
-# names that Ibis makes up for columns, other ones each time
+# names that Ibis makes up for columns, which differ each time
 _MADE_UP = re.compile(rb"(ibis_[^\"\x00\n]{1,255}?_)([a-z2-7]{26})(?![a-z2-7])")
-# one that is read, and one that has no rows
+# matches a source that is read, and a source without rows
 _OURS = re.compile(r"\bExternalReaderBuilder SCAN\b.*\n\s*name: fluss\n|\bPYTHON\[fluss\] SCAN\b")
-# a node (and the renaming in with_known_schema), whose rows are filtered at the most
+# matches a count of the rows of a node (renamed by with_known_schema), with only filters between
 _FILTERED = (
     r"SELECT \[len\(\)\]\n( *FILTER [^\n]*\n *FROM\n)*( *SELECT [^\n]*\0[^\n]*\n){2}"
     r" *RESOLVER\[name: %s, [^\n]*"
 )
 _COUNTED = r"SELECT \[len\(\)\]\n  RESOLVER\[name: %s,(?!(.*\n)* *FILTER )"
 
-# the calls in which a thread waits for a query, and the names by which they have it
+# functions in which a thread waits for a query, and their variables that hold the query
 _WAITS: Final = {_LocalEngine.collect.__code__: "lf", _CollectBatches.__next__.__code__: "self"}
 
 # names of columns and texts, which may look like anything
 _QUOTED = re.compile(r'"[^"]*"')
-# reductions of all rows; those of lists and texts are of one row
+# reductions of all rows; those of lists and texts are within one row
 _REDUCTION = re.compile(
     r"(?<!\.list)(?<!\.arr)(?<!\.array)(?<!\.str)(?<!\.bin)(?<!\.dt)(?<!\.cat)(?<!\.struct)"
     r"(?:\.(?:sum|mean|median|min|max|count|len|n_unique|approx_n_unique|std|var|quantile|product"
     r"|first|null_count|arg_min|arg_max|implode|any|all|skew|kurtosis|entropy|mode|value_counts"
     r"|cum_sum|cum_count|cum_min|cum_max|cum_prod|cumulative_eval|rank|reduce|over)|(?<![\w.])len)\("
 )
-# what is computed from the elements of one list
+# expressions over the elements of one list
 _OF_ELEMENTS = re.compile(r"\.(?:list|arr|array)\.(?:eval|agg)\(")
 
 
@@ -97,14 +97,9 @@ def plan_text(frame: pl.LazyFrame) -> str:
 class ShownSources(NamedTuple):
     """What the plan of a query shows of its sources.
 
-    Attributes
-    ----------
-    numbers
-        What they show as ``key: #number``, each once, in the order of the plan.
-    are_ours
-        Whether every source, but for frames in memory, is a Fluss scan.
-    filtered_within
-        Whether no rows are filtered but by sources.
+    ``numbers`` are those that sources show as ``key: #number``, each once, in the order of the
+    plan. ``are_ours`` says whether every source is a Fluss scan or a frame in memory.
+    ``filtered_within`` says whether rows are filtered only by sources.
     """
 
     numbers: list[int]
@@ -123,7 +118,7 @@ def shown_sources(frame: pl.LazyFrame, key: str) -> ShownSources:
 
 def counts_node(counted: pl.LazyFrame, node: str) -> bool:
     """Whether a query is the number of rows of one such node, whose filters all are in it."""
-    # what Polars kept to itself is not in the node, but above it
+    # a filter that Polars did not push is above the node, so the texts differ
     written = re.fullmatch(_FILTERED % node, counted.explain(optimized=False))
     return written is not None and re.match(_COUNTED % node, counted.explain()) is not None
 
@@ -136,7 +131,7 @@ def reduction_of_rows(frame: pl.LazyFrame) -> str | None:
         if text.startswith("AGGREGATE["):
             text = lines[i + 1].strip() if i + 1 < len(lines) else text
             aggregates, _, _ = text.rpartition("] BY [")
-            # the last row of a key is what replaces the one before
+            # to take the last row of a key is no reduction: it replaces the one before anyway
             if _reduces(aggregates):
                 return text[:200]
         elif text.startswith("ROW INDEX"):
@@ -157,7 +152,7 @@ def _reduces(text: str) -> bool:
             depth += {"(": 1, ")": -1}.get(plain[end], 0)
             end += 1
         if depth:
-            # a name with a quote in it: what is not understood counts
+            # a name with a quote in it: what is not understood counts as a reduction
             break
         plain = plain[: found.start()] + plain[end:]
     return _REDUCTION.search(plain) is not None
@@ -226,16 +221,10 @@ def batches_of(
 def run_into(
     frame: pl.LazyFrame, take: Callable[[pl.DataFrame], bool | None], *, engine: EngineType = "auto"
 ) -> None:
-    """Run a query, and call a function with each of its batches, in order.
+    """Run a query, and call ``take`` with each of its batches, in order.
 
-    Parameters
-    ----------
-    frame
-        The query.
-    take
-        Is given a batch; the query ends early where it returns True.
-    engine
-        The engine of Polars that runs the query.
+    The query ends early where ``take`` returns True. ``engine`` is the engine of Polars that runs
+    it.
     """
     frame.sink_batches(take, engine=engine)
 

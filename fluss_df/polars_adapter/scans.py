@@ -37,14 +37,9 @@ if TYPE_CHECKING:
 class Query:
     """The columns and rows of a node that a query of Polars needs.
 
-    Parameters
-    ----------
-    columns
-        The columns, those of its filters among them; None for all.
-    filters
-        The conjuncts that Polars evaluates right behind the node.
-    limit
-        How many rows, before the filters, are enough; None for all.
+    ``columns`` include those of the filters; None for all columns. ``filters`` are the conjuncts
+    that Polars evaluates directly after the node. ``limit`` is how many rows before the filters are
+    enough, None for all.
     """
 
     columns: list[str] | None
@@ -81,7 +76,8 @@ class ScanNode(LazyFrameResolver, ABC):
         if projection is not None:
             columns = list(dict.fromkeys([*projection, *filter_columns]))
         frame = self.frame(Query(columns, [item.expr for item in filters], limit))
-        # a key that is never the same has Polars ask again, and offsets pinned, at every collect
+        # with a key that is never the same, Polars asks at every collect, and offsets are pinned
+        # each time
         return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
 
 
@@ -106,7 +102,7 @@ class Execution(ABC):
 class Source(ABC):
     """What Polars reads batch by batch, any number of times."""
 
-    # how the source is called in the plan of a query
+    # the name of the source in the plan of a query
     name: ClassVar[str]
 
     def __init__(self, schema: pl.Schema, path: str) -> None:
@@ -144,7 +140,7 @@ class Source(ABC):
             self.execute().dropped()
             return ()
 
-        # a plan has one line for it
+        # a plan shows one line
         detail = " | ".join(f"{key}: {text}" for key, text in self.properties().items())
         return scan_frames(nothing, self.schema, explain_name=self.name, explain_detail=detail)
 
@@ -166,7 +162,7 @@ class _Builder(FileReaderBuilder):
     def build_file_reader(self, source: str | bytes, multi_scan_context: dict[Any, Any]) -> _Reader:
         """Return the reader of one execution."""
         execution = self._source.execute()
-        # the last thing that Polars lets go of
+        # the object that Polars lets go of last
         multi_scan_context[_LastHeld] = last = _LastHeld()
         self._source.held(last)
         reader = _Reader(self._source.schema, execution)
@@ -246,9 +242,9 @@ def polars_reason(error: pl.exceptions.PolarsError | pl.exceptions.PanicExceptio
     """Return what an error of Polars says, without the plan in which it was found."""
     text = re.split(r"\n\n(?:Resolved plan|This error occurred)", polars_text(error))[0]
     if isinstance(error, pl.exceptions.StructFieldNotFoundError):
-        # Polars says nothing but the name
+        # the message of Polars is only the name
         text = f'the row has no field "{text}"'
-    # Polars shows its objects
+    # the message of Polars shows its objects
     text = re.sub(
         r"expression \w+ ?[\[({].* is not", "this expression is not", text, flags=re.DOTALL
     )
@@ -262,15 +258,9 @@ def scan_frames(
 ) -> pl.LazyFrame:
     """Return a lazy frame of rows that Polars has no reader of.
 
-    Parameters
-    ----------
-    read
-        Yields parts of the rows, given the names of the columns to have, in this order, and how
-        many rows are enough; it is called at each collect.
-    schema
-        All columns.
-    shown
-        What the plan of a query shows: ``explain_name`` and ``explain_detail``.
+    At each collect, ``read`` is called with the names of the wanted columns and with how many rows
+    are enough, None for all. It yields parts of the rows, with these columns in this order.
+    ``shown`` are texts for the plan of a query: ``explain_name`` and ``explain_detail``.
     """
     names = list(schema)
 
@@ -296,7 +286,7 @@ def lazy_frames(frames: Callable[[], Iterable[pl.DataFrame]], schema: pl.Schema)
     """Return a lazy frame of what a function gives, which is called at each collect."""
 
     def read(names: list[str], rows: int | None) -> Iterator[pl.DataFrame]:
-        # by_name takes a name like "*" for what it is
+        # by_name takes a name like "*" literally
         return (found.select([cs.by_name(name) for name in names]) for found in frames())
 
     return scan_frames(read, schema)

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-# what the way out is called here
+# arguments of Python in texts of errors, and how Spark's options call them
 _WORDS = (
     ("create_partitions=True", "option 'create.partitions' with 'true'"),
     ("mode='", "write.mode='"),

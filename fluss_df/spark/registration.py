@@ -25,7 +25,7 @@ def register(spark: Any) -> None:
     spark.dataSource.register(FlussDataSource)
 
 
-# interpreters of workers that have fluss_df
+# interpreters of workers that were found to have fluss_df
 _checked: set[str] = set()
 
 

@@ -33,8 +33,8 @@ from fluss_df.spark.write.exactly_once import ExactlyOnceWriter
 from fluss_df.spark.write.writing import FlussStreamWriter, FlussWriter
 
 if "SPARK_REUSE_WORKER" in os.environ:
-    # Spark's Python workers, and they alone, collect garbage after each task: not in what was
-    # imported, through which they would go for 60 ms each time
+    # Only Spark's Python workers collect garbage after each task. With this they skip the objects
+    # of imported modules, which takes 60 ms each time.
     gc.freeze()
 
 
@@ -125,12 +125,8 @@ class FlussReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the tasks, with the offsets of this moment.
 
-        Raises
-        ------
-        FlussError
-            When table, columns, partitions or offsets do not exist.
-        SchemaMismatchError
-            When a type of the user's schema is not that of the table.
+        Raises FlussError when table, columns, partitions or offsets do not exist, and
+        SchemaMismatchError when a type of the user's schema is not that of the table.
         """
         scan = TableScan(self._options, schema=self._schema)
         return [FlussPartition(task) for task in scan.tasks(self._pushed)]
@@ -138,7 +134,7 @@ class FlussReader(DataSourceReader):
     @called_by_spark
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""
-        # Spark makes one task without a range where there are none
+        # where there are no tasks, Spark makes one of its own, without a range
         if isinstance(partition, FlussPartition):
             yield from read_task(self._options, self._schema, partition.task)
 

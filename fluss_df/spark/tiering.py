@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from fluss_df.metadata import TablePath
 
 _ROWS_PER_TASK: Final = 5_000_000
-# of a bucket in one round: all that Fluss has of most tables
+# rows of a bucket in one round: more than Fluss has of most tables
 _MAX_ROWS: Final = 1 << 40
 _MAX_CHANGES: Final = 5_000_000
-# how a task says what went wrong, through the text that Spark makes of it
+# how a task's error gets through the text that Spark makes of it
 _FAILED: Final = re.compile(r"fluss-df-tier-failure:([A-Za-z0-9+/=]+):")
 
 
@@ -124,7 +124,7 @@ class _InSpark:
             writer.snapshot_id,
             tuple(pickle.dumps(part) for part in parts),
         )
-        # a partition of Spark, which is a task, for each number
+        # one partition of Spark for each number, which makes one task of each
         numbers = self._spark.range(0, len(parts), 1, len(parts))
         try:
             rows = numbers.mapInArrow(run, "written binary").collect()
@@ -148,18 +148,10 @@ class _InSpark:
 
 @dataclass(frozen=True)
 class _Run:
-    """What a task of Spark does; it is sent there.
+    """What a task of Spark runs; it is sent to the task by pickle.
 
-    Parameters
-    ----------
-    connection
-        How the cluster is reached.
-    database, table, table_id
-        The table.
-    snapshot_id
-        The lake snapshot that the round was planned with.
-    tasks
-        All tasks of the round, pickled; Spark gives numbers.
+    ``tasks`` are all tasks of the round, each pickled: Spark gives the numbers of those to run. The
+    round was planned with the lake snapshot ``snapshot_id``, None where there was none.
     """
 
     connection: Connection

@@ -20,12 +20,13 @@ MOST_ROWS: Final = 50
 #: How many characters of a text are shown, at the most.
 MOST_CHARACTERS: Final = 300
 
-# Jupyter would take what stands between two $ for a formula, and names of partitions have some
+# without these classes Jupyter takes text between two $ for a formula, and names of partitions have
+# $
 _TABLE: Final = '<table class="tex2jax_ignore mathjax_ignore">'
 _CAPTION: Final = '<caption style="caption-side:top;text-align:left;white-space:normal">'
 _LEFT: Final = ' style="text-align:left"'
 _RIGHT: Final = ' style="text-align:right"'
-# what has no picture, or changes the direction of the text behind it
+# characters that cannot be seen, or that change the direction of the text after them
 _UNSHOWN: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
@@ -57,16 +58,8 @@ def table(
 ) -> str:
     """Return a table of HTML.
 
-    Parameters
-    ----------
-    caption
-        What stands above it; None for nothing.
-    headings
-        The names of its columns.
-    rows
-        The rows; only the first :data:`MOST_ROWS` are asked for.
-    count
-        How many rows there are.
+    ``caption`` is shown above it, None for nothing. Of ``rows``, only the first :data:`MOST_ROWS`
+    are taken; ``count`` is how many there are.
     """
     parts = [_TABLE, *_captioned(caption), "<thead><tr>"]
     parts += [f'<th scope="col"{_LEFT}>{text(heading)}</th>' for heading in headings]

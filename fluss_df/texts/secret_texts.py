@@ -13,8 +13,9 @@ _SECRET: Final = re.compile(
     r"|jaas|auth.params|basic.auth|http.headers",
     re.IGNORECASE,
 )
-# of an address: who logs in, and parameters, some of which are secret
-# (bounded: a long text that is none of them must not take long, nor what follows an address go)
+# Matches user and password of an address, and parameters, some of which are secret. Lengths are
+# bounded, so that a long text which is no address takes little time, and what follows an address
+# stays.
 _LOGIN: Final = re.compile(
     r"(?<=//)[^?\s]{0,500}(?=@)|(?<=//)[^/\s?@]{0,200}:[^/\s=&]{1,200}(?=@)"
     r"|(?<=:thin:)[^\s@/]{1,200}/[^\s@]{1,200}(?=@)"

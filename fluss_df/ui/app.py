@@ -81,7 +81,7 @@ def _failed(request: Request, error: Exception) -> Response:
 
 
 def _broken(request: Request, error: Exception) -> Response:
-    # what went wrong may name what is nobody's business: it goes to the log of the process
+    # the error may have texts that visitors must not see: it goes to the log of the process
     logger.error("the page %s failed", request.url.path, exc_info=error)
     return state_of(request).page(
         request,

@@ -37,7 +37,7 @@ _HEADERS: Final = (
     ("content-security-policy", POLICY),
     ("x-frame-options", "DENY"),
     ("x-content-type-options", "nosniff"),
-    # not no-referrer: browsers would send "Origin: null" with our own forms
+    # not no-referrer, with which browsers send "Origin: null" with our own forms
     ("referrer-policy", "same-origin"),
     ("cross-origin-opener-policy", "same-origin"),
     ("cross-origin-resource-policy", "same-origin"),
@@ -48,9 +48,9 @@ _MOST_FIELDS: Final = 2000
 _SESSION_S: Final = 12 * 3600.0
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _LINKED: Final = (("GET", "/"), ("GET", "/sign-in"))
-# what may be posted where nothing may be changed: what only reads, or concerns the session
+# what may be posted to a read-only console: what only reads, or concerns the session
 _READING: Final = ("/login", "/logout", "/sql", "/sql/cancel")
-# how many wrong tokens wait for their answer, and how long
+# seconds that the answer to a wrong token waits, and how many may wait
 _WRONG_S: Final = 0.5
 _MOST_WRONG: Final = 8
 
@@ -102,7 +102,7 @@ class Guard:
         self._hosts = settings.hosts(port)
         self._origins = frozenset(f"{settings.scheme}://{host}" for host in self._hosts)
         secure = settings.scheme == "https"
-        # cookies are the same for all ports of a host
+        # the port is part of the name, because a host's cookies are shared by all its ports
         self._cookie = f"__Host-fluss-{port}" if secure else f"fluss-{port}"
         self._attributes = "; Path=/; HttpOnly; SameSite=Strict" + ("; Secure" if secure else "")
         self.sessions = Sessions(settings.limits.sessions)
@@ -112,7 +112,7 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or have a page do it."""
         if scope["type"] != "http":
-            return  # there are no web sockets
+            return  # the console has no web sockets
         answer = _Answer(send, head=scope["method"] == "HEAD")
         refused = await self._refused(scope, receive, answer)
         if refused is not None:
@@ -133,7 +133,7 @@ class Guard:
         if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > _LONGEST_TARGET:
             return 414, "The address is too long."
         site = headers.get("sec-fetch-site", "none")
-        # others may link to the console: it shows nothing to who is led there by another site
+        # other sites may link to some pages: the console shows nothing to visitors from elsewhere
         if site not in ("same-origin", "none") and (method, path) not in _LINKED:
             return 403, "Another site sent this request. Open the console's own address."
         open_to_all = path in ("/login", "/sign-in") or path.startswith("/static/")
@@ -213,7 +213,7 @@ class Guard:
             )
         except ValueError:
             return 400, "The form cannot be read."
-        # a name twice would let two readers see two forms
+        # a name that is there twice could be read in two ways
         if any(len(values) > 1 for values in fields.values()):
             return 400, "The form has a field twice."
         return {name: values[0] for name, values in fields.items()}
@@ -228,7 +228,7 @@ class Guard:
             return 429, "Too many wrong tokens. Wait a little."
         self._wrong += 1
         try:
-            # one after the other: guessing does not get quicker by more connections
+            # one at a time, so that more connections do not make guessing faster
             async with self._turn:
                 await asyncio.sleep(_WRONG_S)
         finally:
@@ -268,7 +268,7 @@ class _Answer:
     async def _whole(self, status: int, body: bytes, headers: list[tuple[str, str]]) -> None:
         headers.append(("content-length", str(len(body))))
         if status >= 400:
-            # what is left of the request is not read
+            # the rest of the request is not read, so the connection cannot be used again
             headers.append(("connection", "close"))
         encoded = [(name.encode(), value.encode()) for name, value in headers]
         await self({"type": "http.response.start", "status": status, "headers": encoded})

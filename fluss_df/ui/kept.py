@@ -22,9 +22,9 @@ from fluss_df.errors import FlussError
 from fluss_df.ui.settings import Settings
 from fluss_df.ui.worker import CANCEL, END, HEAD, PROGRESS, ROWS
 
-# how long a process has to end a statement by itself
+# seconds that a process gets to end a statement by itself
 _GRACE_S: Final = 1.0
-# the import of everything, on a machine that is busy
+# seconds that a process may take to start, which imports everything, on a busy machine
 _START_S: Final = 20.0
 
 
@@ -90,7 +90,7 @@ class Query:
             self.cancelled = True
             process = self._process
             if process is not None:
-                # not later: the process may run another statement then
+                # under the lock, because later the process may run another statement
                 process.cancel()
         if process is not None and not self._ended.wait(_GRACE_S):
             process.kill()
@@ -150,7 +150,7 @@ class Process:
 
     def __init__(self) -> None:
         self._popen = subprocess.Popen(
-            # not the folder of the caller, whose modules may be anybody's
+            # -P: modules are not looked for in the caller's folder, where anybody's may be
             [sys.executable, "-P", "-m", "fluss_df.ui.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -232,10 +232,7 @@ class Kept:
     def start(self, text: str, database: str | None = None) -> Query:
         """Begin to run a statement.
 
-        Raises
-        ------
-        FlussError
-            When as many run as may, or there is no statement.
+        Raises FlussError where as many statements run as may, or where the text is empty.
         """
         if not text.strip(" \t\r\n;"):
             raise FlussError("there is no statement: write one, such as SHOW TABLES")

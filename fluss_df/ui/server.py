@@ -29,21 +29,8 @@ _unheard.disabled = True
 class ConsoleServer:
     """A console that is served by a thread, until it is closed.
 
-    Raises NetworkError when the port is taken.
-
-    Parameters
-    ----------
-    connection
-        The cluster or folder; it stays open.
-    settings
-        Where to listen, and whom to let in.
-    place
-        What is shown as the name of the cluster, without credentials.
-
-    Attributes
-    ----------
-    port
-        Where it listens.
+    The connection stays open then. ``place`` is shown as the name of the cluster, without
+    credentials. ``port`` is where it listens. Raises NetworkError when the port is taken.
 
     Examples
     --------
@@ -64,7 +51,7 @@ class ConsoleServer:
             lifespan="off",
             loop="asyncio",
             log_config=None,
-            access_log=False,  # addresses have names of tables in them
+            access_log=False,  # off, because addresses have names of tables in them
             server_header=False,
             proxy_headers=False,
             limit_concurrency=settings.limits.connections,
@@ -101,10 +88,7 @@ class ConsoleServer:
     def start(self) -> Self:
         """Begin to serve.
 
-        Raises
-        ------
-        NetworkError
-            When it does not begin.
+        Raises NetworkError when it does not begin.
         """
         self._thread.start()
         self.state.prepare()
@@ -143,8 +127,8 @@ def _listening(settings: Settings) -> socket.socket:
             0
         ][0]
         made = socket.create_server((settings.host, settings.port), family=family, backlog=128)
-        # asyncio leaves it out where the protocol of the socket is 0, and then pages of a
-        # connection that is used again come 40 ms late; connections have it from here
+        # asyncio does not set TCP_NODELAY where the socket's protocol is 0, and then pages of a
+        # connection that is used again come 40 ms late. Connections inherit it from this socket.
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return made
     except OSError as error:
@@ -157,14 +141,14 @@ def _listening(settings: Settings) -> socket.socket:
 def _protocol(limits: Limits) -> type[asyncio.Protocol]:
     """Return uvicorn's protocol with a bound on connections, and on how long one is silent."""
     seconds = limits.receive_seconds
-    # those beyond the limit are told so; those beyond this are closed
+    # connections beyond the limit get an answer that says so; those beyond this number are closed
     most = _MOST_TIMES * limits.connections
 
     class Timed(H11Protocol):
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            # a peer could fill the terminal with what is wrong with its requests; what is wrong
-            # with a page is logged by the application
+            # Not logged, because a peer could fill the terminal with errors of its requests. Errors
+            # of pages are logged by the application.
             self.logger = _unheard
 
         _deadline: asyncio.TimerHandle | None = None

@@ -40,7 +40,7 @@ ASSETS: Final = {
     for file in sorted((FOLDER / "static").iterdir())
     if file.suffix in _KINDS
 }
-# browsers keep the files until one of them changes
+# part of the files' addresses, so that browsers keep them until one of them changes
 _EDITION: Final = hashlib.sha256(b"".join(content for content, _ in ASSETS.values())).hexdigest()
 _NOT_FOUND: Final = (
     ErrorCode.TABLE_NOT_EXIST,
@@ -49,7 +49,7 @@ _NOT_FOUND: Final = (
     ErrorCode.INVALID_DATABASE_EXCEPTION,
 )
 _WAIT_S: Final = 10.0
-# how long servers are asked again that do not answer
+# how long requests to servers that do not answer are repeated
 _PATIENCE_MS: Final = 4_000
 
 
@@ -78,14 +78,7 @@ class BusyError(FlussError):
 class State:
     """What pages are made with.
 
-    Parameters
-    ----------
-    connection
-        The cluster.
-    settings
-        How the console is served.
-    place
-        What it is called: an address or a folder, without credentials.
+    ``place`` is the name of the cluster: an address or a folder, without credentials.
     """
 
     def __init__(self, connection: FlussConnection, settings: Settings, place: str) -> None:
@@ -94,9 +87,9 @@ class State:
         self.place = place
         self.watch = Watch(self.connection)
         self.queries = Kept(connection, settings)
-        # for completion: when they were asked for, and all tables
+        # for completion: when all tables were last listed, and the tables
         self.names: tuple[float, list[TablePath]] = (float("-inf"), [])
-        # counted by the event loop alone
+        # only the event loop counts these
         self.streams = 0
         self.tails = ThreadPoolExecutor(settings.limits.streams + 1, "fluss-ui-tail")
         self._reads = threading.BoundedSemaphore(settings.limits.reads)
@@ -134,7 +127,7 @@ class State:
             for name in ("base.html", "parts.html", "sign-in.html", "overview.html"):
                 self._env.get_template(name)
 
-        # as pages run, from a loop of its own: the caller may have one
+        # in a thread with a loop of its own, because the caller may have a loop
         ready = threading.Thread(target=lambda: asyncio.run(run_in_threadpool(compiled)))
         ready.start()
         ready.join()

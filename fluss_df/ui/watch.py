@@ -20,9 +20,9 @@ from fluss_df.pushdown.prune import all_buckets
 from fluss_df.schema import TableInfo
 
 _PAUSE_S: Final = 2.0
-# a round takes one part in this of the time
+# a round takes at most one part in this number of the time
 _SHARE: Final = 8
-# nobody looks any more
+# seconds without a page that asks, after which nothing is asked any more
 _IDLE_S: Final = 30.0
 _INFO_S: Final = 5.0
 # how long a sample waits for pages at the most: some never end
@@ -42,16 +42,16 @@ _GONE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a table was at a moment.
+    """The size of a table at a moment.
 
-    Parameters
+    Attributes
     ----------
     at
         When, in seconds since 1970.
     rows
-        Rows of its log, or changes, that are there.
+        How many rows of its log, or changes, can be read.
     end
-        All that ever came: the sum of the offsets at the ends of its buckets.
+        How many ever came: the sum of the offsets at the ends of its buckets.
     bytes_in
         Bytes that came since the engine was opened; None where servers do not tell.
     """
@@ -84,7 +84,7 @@ class Watch:
         self._asked = 0.0
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        # pages that are being made
+        # the number of pages that are being made
         self._pages = 0
         self._no_page = threading.Condition()
 
@@ -248,7 +248,7 @@ class Watch:
         while not self._ended.is_set():
             began = time.monotonic()
             if began - self._asked < _IDLE_S:
-                # pages that ask say what is wrong; the next round may be better
+                # pages report errors when they ask; the next round may succeed
                 with contextlib.suppress(FlussError):
                     self._let_pages_go_first()
                     paths = self.tables()
@@ -282,8 +282,8 @@ class Watch:
                 try:
                     sample = self._sample(info, came.get(str(path), 0.0) if came else None)
                 except FlussError:
-                    # dropped meanwhile, or a bucket without a leader; of servers that are gone,
-                    # each table would take seconds
+                    # The table was dropped meanwhile, or a bucket has no leader. Where servers are
+                    # gone each table would take seconds, so failures are counted.
                     failed += 1
                     if failed > _MOST_FAILED:
                         return

@@ -39,7 +39,7 @@ LONGEST: Final = 100_000
 
 _PAGE_BYTES: Final = 4096
 _LOOK_S: Final = 0.1
-# what else begins so is refused by who reads it
+# other statements that begin with these words are refused by the parser
 _SHOWS: Final = ("SHOW", "DESC", "DESCRIBE", "EXPLAIN")
 
 
@@ -86,7 +86,7 @@ class Worker:
             self._do(order, told)
         except Exception as error:
             told["status"] = "cancelled" if self._cancelled else "failed"
-            # libraries beneath have errors of their own
+            # libraries raise errors of their own types
             text = f"{type(error).__name__}: {error}"
             if isinstance(error, FlussError):
                 text = error.message
@@ -94,7 +94,7 @@ class Worker:
         ended.set()
         watching.join()
         run = self._run
-        # what Polars computes may go on when nobody takes it any more
+        # Polars may go on computing when nobody takes the rows any more
         idle = run is None or not run.is_running
         self._tell(END, **told, idle=idle, **(_about(run) if run is not None else {}))
         self._run = None
@@ -223,7 +223,7 @@ def main() -> None:
         worker = Worker(out)
         orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         threading.Thread(target=_orders, args=(worker, orders), daemon=True).start()
-        # what takes long to import is there when the first order comes
+        # imported now, so that the first statement does not wait for it
         import fluss_df.backend.query_run  # noqa: F401
 
         while True:

@@ -41,7 +41,7 @@ class TableNotFoundError(FlussError, com.TableNotFound):  # type: ignore[misc]
 
 
 class _Name(str):
-    """A name that no user sees: one object, which all expressions that speak of it have."""
+    """A name that no user sees: one object, shared by all expressions that use the name."""
 
     __slots__ = ("__weakref__",)
 
@@ -56,8 +56,8 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
     _connection: FlussConnection
     _database: str
     _tables: dict[str, pl.LazyFrame]
-    _unnamed: set[str]  # of the local ones, those that no user named
-    _names: weakref.WeakValueDictionary[str, _Name]  # and the objects that these names are
+    _unnamed: set[str]  # local tables that no user named
+    _names: weakref.WeakValueDictionary[str, _Name]  # their names as objects
 
     # ---- databases
 
@@ -256,7 +256,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
             given = (primary_key, partition_by, bucket_by, buckets, properties, comment)
             if any(item is not None for item in given):
                 raise FlussError(f"temporary table {name!r}: only tables of the cluster have keys")
-            # rows, and no plan: a table stays what it is when the tables that it was made of change
+            # rows rather than a plan, so that the table stays as it is when its sources change
             kept = pl.DataFrame(schema=kinds) if frame is None else frame.lazy().collect()
             self._keep(name, kept, overwrite)
             return self.table(name)
@@ -272,7 +272,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         if replaced:
             there = self.table_info(path.table_name, path.database_name)
             require_table(path, there.get_custom_properties())
-            # the new rows may come from the table that goes
+            # computed first, because the new rows may come from the table that is dropped
             rows = None if frame is None else frame.lazy().collect()
             Replacing(self._connection, path, made).replace(rows)
         elif frame is None:
@@ -363,7 +363,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         self, frame: pl.LazyFrame | pl.DataFrame, path: TablePath, mode: str = "auto"
     ) -> SinkResult:
         options: dict[str, Any] = {"mode": mode, "connection": self._connection}
-        # what is not there is not to be deleted, and needs no partition
+        # rows to delete need no partition that does not exist
         options["create_partitions"] = mode != "delete"
         if isinstance(frame, pl.DataFrame):
             return write_fluss(frame, path, **options)

@@ -33,7 +33,7 @@ FindQuery = Callable[[str, str], ops.Relation]
 #: Gives text and database of a query in SQL, by its name in the connection; None for other names.
 QueryOf = Callable[[str], tuple[str, str] | None]
 
-# they hold code, statements or rows
+# operations that hold code, statements or rows
 _REFUSED: Final = (
     ops.SQLQueryResult,
     ops.SQLStringView,
@@ -173,7 +173,7 @@ def expression_of_data(data: list[Any], find: FindTable, find_query: FindQuery) 
         found = nodes[-1].to_expr()
     except FlussError:
         raise
-    # Ibis has errors of its own, and of what it is built on
+    # Ibis raises errors of many types, its own and those of its libraries
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise FlussError(f"its tables have changed, or it is of another Ibis: {reason}") from error

@@ -49,11 +49,11 @@ class Files(PolarsBackend):  # type: ignore[misc]
         table_name
             Its name in SQL.
         columns
-            All columns with their types, of files whose first line has their names.
+            All columns with their types; the first line of the files has the names.
         types
             Types of some columns, instead of what the file looks like.
         **kwargs
-            As of ``polars.scan_csv``.
+            Passed on to ``polars.scan_csv``.
 
         Examples
         --------
@@ -82,11 +82,11 @@ class Files(PolarsBackend):  # type: ignore[misc]
         Parameters
         ----------
         paths, table_name
-            As of :meth:`read_csv`.
+            As for :meth:`read_csv`.
         columns
             All columns with their types.
         **kwargs
-            As of ``polars.scan_ndjson``, or ``polars.read_json`` for arrays.
+            Passed on to ``polars.scan_ndjson``, or to ``polars.read_json`` for arrays.
         """
         if columns is not None:
             kwargs["schema"] = _kinds(columns)
@@ -120,11 +120,11 @@ class Files(PolarsBackend):  # type: ignore[misc]
         expr, params
             As for ``execute``.
         path
-            The file, which is there when it is whole.
+            The file; it has this name only once all rows are written.
         header
             Whether the first line has the names.
         **kwargs
-            As of ``pyarrow.csv.CSVWriter``.
+            Passed on to ``pyarrow.csv.CSVWriter``.
         """
         if not header:
             import pyarrow.csv
@@ -149,9 +149,9 @@ class Files(PolarsBackend):  # type: ignore[misc]
         expr, params
             As for ``execute``.
         path
-            The file, which is there when it is whole.
+            The file; it has this name only once all rows are written.
         **kwargs
-            As of ``pyarrow.parquet.ParquetWriter``.
+            Passed on to ``pyarrow.parquet.ParquetWriter``.
         """
         with _whole(path) as part:
             super().to_parquet(expr, part, params=params, **kwargs)
@@ -174,7 +174,7 @@ class Files(PolarsBackend):  # type: ignore[misc]
         expr, params
             As for ``execute``.
         path
-            The file, which is there when it is whole.
+            The file; it has this name only once all rows are written.
         compression
             ``"auto"`` goes by the name: ``.gz``, ``.zst``.
         dateformat, timestampformat
@@ -200,7 +200,8 @@ class Files(PolarsBackend):  # type: ignore[misc]
                     rows = pl.DataFrame(pa.Table.from_batches([batch])).with_columns(wanted)
                     if rows.is_empty():
                         continue
-                    # a line break in a text is written as \n
+                    # a line break within a value is written as the two characters \n, so each
+                    # real one ends a row
                     lines = rows.write_ndjson().encode().rstrip(b"\n")
                     file.write(before + lines.replace(b"\n", b",\n\t"))
                     before = b",\n\t"
@@ -224,7 +225,8 @@ def _whole(path: str | Path) -> Iterator[str]:
     """Give the name of a file beside another one, which takes its place when all went well."""
     place = Path(path)
     if "://" in str(path) or not place.parent.is_dir():
-        yield str(path)  # another store, or what has no folder: whoever opens it says so
+        # an object store, or a folder that does not exist: opening the file reports it
+        yield str(path)
         return
     part = place.with_name(f".{place.name}-{secrets.token_hex(4)}")
     try:

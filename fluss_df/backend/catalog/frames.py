@@ -29,7 +29,7 @@ def frame_of(obj: Any, compiled: Callable[[ir.Expr], pl.LazyFrame]) -> pl.LazyFr
     expr = obj if isinstance(obj, ir.Expr) else ibis.memtable(obj)
     node = expr.as_table().op()
     if isinstance(node, ops.InMemoryTable):
-        # as it is, without a name in this connection
+        # taken as it is, without registering a name in this connection
         frame: pl.DataFrame = node.data.to_polars(node.schema)
         return frame
     return compiled(expr)
@@ -63,7 +63,7 @@ def require_places(names: Sequence[str], columns: Sequence[str], path: object) -
 
 def with_nulls(frame: pl.LazyFrame | pl.DataFrame, info: TableInfo) -> pl.LazyFrame | pl.DataFrame:
     """Add the nullable columns of a table that a frame does not have."""
-    # those that the server numbers are not written
+    # columns that the server numbers (auto increment) are not written
     there = {*frame.collect_schema().names(), *info.schema.auto_increment}
     missing = [c.name for c in info.schema.columns if c.name not in there and c.type.nullable]
     return frame.with_columns(pl.lit(None).alias(name) for name in missing)

@@ -36,7 +36,7 @@ def bind_fluss_tables(_: ops.DatabaseTable, **kwargs: Any) -> ops.Node:
 
 @replace(ops.UnboundTable)  # type: ignore[untyped-decorator]
 def bind_unbound_tables(_: ops.UnboundTable, backend: Any, **kwargs: Any) -> ops.Node:
-    """Take a table that no backend is said of for that of its name here, as ``table`` finds it."""
+    """Replace tables without a backend by those of their names here, as ``table`` finds them."""
     name, database = _.name, _.namespace.database
     if backend.is_local(name, database):
         require_types(backend._tables[name], _.schema, f"table {name}")

@@ -30,14 +30,9 @@ from fluss_df.types import Column
 
 @dataclass(frozen=True, slots=True)
 class Overwritten:
-    """What was done.
+    """How many rows were written, and how many deleted.
 
-    Parameters
-    ----------
-    rows
-        How many rows were written.
-    deleted
-        How many rows were deleted; None where tables or partitions were made again.
+    ``deleted`` is None where the table or partitions were dropped and created again instead.
     """
 
     rows: int
@@ -45,14 +40,11 @@ class Overwritten:
 
 
 class Overwriting:
-    """Rows of one table, replaced.
+    """Replaces rows of one table.
 
-    Parameters
-    ----------
-    connection, info
-        The table.
-    statement_of
-        Gives the statement in SQL that creates a table.
+    ``statement_of`` returns the SQL statement that creates a table. Errors name it, and so does the
+    comment of the table that has the new rows meanwhile: with it, a table that could not be created
+    again can be restored by hand.
     """
 
     def __init__(
@@ -82,18 +74,14 @@ class Overwriting:
     def replace(
         self, rows: pl.LazyFrame | pl.DataFrame | None, spec: Mapping[str, Any] | None
     ) -> Overwritten:
-        """Have rows stand for those of the table.
+        """Replace rows of the table by new ones.
 
-        Raises FlussError for rows that do not fit: then nothing has changed. Or when servers fail
-        meanwhile: it says what is there then.
+        ``rows`` have the table's columns, and may be computed from the table; None deletes only.
+        ``spec`` has values of partition columns: the partitions with these values are replaced.
+        ``{}`` replaces the whole table, None the partitions that the new rows belong to.
 
-        Parameters
-        ----------
-        rows
-            The new rows, with the table's columns; None for none. They may come of the table.
-        spec
-            Values of partition columns, whose partitions are replaced; ``{}`` for the whole table,
-            None for the partitions that the rows have.
+        Raises FlussError for rows that do not fit: then nothing has changed. Where servers fail
+        meanwhile, the error says what is there then.
         """
         if self._is_deletable():
             return self._replace_keys(rows, spec)
@@ -139,7 +127,7 @@ class Overwriting:
             old = without_keys_of(old, kept.lazy(), kept.columns)
         gone = old.collect()
         changes.delete(gone.to_arrow())
-        # what is not replaced yet stays, if this is cut short
+        # new rows first: where this is interrupted, rows that are not replaced yet are still there
         changes.apply(deletes_first=False)
         return Overwritten(written, len(gone))
 
@@ -200,7 +188,8 @@ class Overwriting:
             TableDescriptor(
                 Schema.from_columns(columns),
                 bucket_count=info.num_buckets,
-                # rows of a key stay in their order, by which some tables merge them
+                # with the same bucket keys, rows of a key keep their order, by which some tables
+                # merge them
                 bucket_keys=info.get_bucket_keys() or None,
                 comment=f"New rows of {self._path}, which was created by: {statement}",
             ),

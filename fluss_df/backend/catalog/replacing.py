@@ -1,4 +1,4 @@
-"""A table in the place of another one of its name: CREATE OR REPLACE TABLE, and its like."""
+"""Replaces a table by another one of its name, as CREATE OR REPLACE TABLE does."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fluss_df.io.sinks.sink import write_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableDescriptor
 
-# names of tables have at most 200 characters
+# names of tables have at most 200 characters, of which an ending takes some
 _LONGEST: Final = 170
 # a lake would keep the rows of a table that is dropped
 _LAKE: Final = "table.datalake."
 
 
 def path_beside(path: TablePath, what: str) -> TablePath:
-    """Return the name of a table for the rows of another one, for a while."""
+    """Return the name of a table that has the rows of another one for a while."""
     name = f"{path.table_name[:_LONGEST]}_{what}_{secrets.token_hex(4)}"
     return TablePath(path.database_name, name)
 
@@ -34,13 +34,6 @@ class Replacing:
 
     The server refuses some definitions, and rows may not fit: so the new table is made beside the
     old one first, with its rows, which are never only in this process.
-
-    Parameters
-    ----------
-    connection
-        Where it is.
-    path, descriptor
-        The table, and what it becomes.
     """
 
     connection: FlussConnection
@@ -48,13 +41,10 @@ class Replacing:
     descriptor: TableDescriptor
 
     def replace(self, rows: pl.DataFrame | None = None) -> None:
-        """Have the new table, with these rows, stand for the old one.
+        """Replace the old table by the new one, with these rows.
 
-        Raises
-        ------
-        FlussError
-            For a definition that is refused, or rows that do not fit: nothing has changed. Where
-            servers fail behind that, it says where the rows are.
+        Raises FlussError for a definition that is refused, or rows that do not fit: then nothing
+        has changed. Where servers fail after that, the error says where the rows are.
         """
         admin = self.connection.get_admin()
         with self._beside(rows) as beside:

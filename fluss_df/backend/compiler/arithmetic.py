@@ -69,7 +69,7 @@ def divide(op: ops.Divide, **kw: Any) -> pl.Expr:
     return found
 
 
-# a Divide to Ibis, with a rule of its own
+# to Ibis a FloorDivide is a Divide, too; here it has a rule of its own
 @rule(ops.FloorDivide)
 def floor_divide(op: ops.FloorDivide, **kw: Any) -> pl.Expr:
     """Divide, and round down to a whole number; Polars leaves one of the operands' type.
@@ -96,9 +96,9 @@ def _divisor(op: ops.Binary, **kw: Any) -> pl.Expr:
 
 
 def _fitting(value: pl.Expr, op: ops.Value, *operands: ops.Value) -> pl.Expr:
-    """Return numbers in the type of an operation; of floating-point ones null where none is it.
+    """Return numbers in the type of an operation; null for floats that the type cannot hold.
 
-    That is infinity, and 1e300: one of them would end the whole query.
+    Such as infinity, and 1e300: one of them would end the whole query.
     """
     strict = not any(operand.dtype.is_floating() for operand in operands)
     return value.cast(PolarsType.from_ibis(op.dtype), strict=strict)
@@ -110,7 +110,7 @@ def modulus(op: ops.Modulus, **kw: Any) -> pl.Expr:
     left: pl.Expr = translate(op.left, **kw)
     right = _divisor(op, **kw)
     rest = left % right
-    # Polars' has the sign of the divisor
+    # Polars' remainder has the sign of the divisor
     return pl.when((rest != 0) & ((left < 0) != (right < 0))).then(rest - right).otherwise(rest)
 
 
@@ -194,7 +194,7 @@ def rounded(op: ops.Round, **kw: Any) -> pl.Expr:
     """Round; a decimal that lies in the middle goes away from zero, as in SQL."""
     digits = getattr(op.digits, "value", None)
     if digits is not None and digits < 0:
-        # Polars takes no digits in front of the point
+        # Polars does not round to digits before the point
         step = 10**-digits
         mode: Any = "half_to_even" if op.arg.dtype.is_floating() else "half_away_from_zero"
         parts: pl.Expr = translate(op.arg, **kw).cast(pl.Float64) / step

@@ -1,4 +1,4 @@
-"""Where a subquery speaks of the rows around it.
+"""Where a subquery refers to the outer rows, those of the query around it.
 
 Only the conditions of its filters may. What stands above such a filter is computed for the rows of
 each key, and what cannot be is refused: a column of the table around would be taken for one of the
@@ -14,11 +14,11 @@ import ibis.common.exceptions as com
 import ibis.expr.operations as ops
 from ibis.expr.rewrites import DerefMap
 
-#: Makes a row of others.
+#: Operations whose value for a row depends on other rows.
 OF_OTHER_ROWS = (ops.WindowFunction, ops.Analytic, ops.Reduction)
 
-# what can be computed for the rows of each key; a filter, a projection and a sort also for pairs
-# of rows that have no key
+# What can be computed for the rows of each key separately. A filter, a projection and a sort can
+# also be computed for pairs of rows without a key.
 _OF_EACH = (ops.Filter, ops.Project, ops.Sort, ops.DropNull, ops.FillNull, ops.DropColumns)
 _OF_KEYS = (ops.Limit, ops.Distinct, ops.Aggregate)
 
@@ -31,18 +31,19 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A relation of a subquery, above the first one that speaks of the rows around it.
+    """A relation of a subquery, above the first one that refers to the outer rows.
 
-    Parameters
+    Each step's relation is computed from that of the step before. The other attributes are the
+    conditions of a filter.
+
+    Attributes
     ----------
-    relation
-        The relation, over the one of the step before.
     own
-        Of a filter, the conditions on the subquery's own rows.
+        Those on the subquery's own rows.
     keys
-        Of a filter, the pairs that are to be equal: a value of the rows around, and one of its own.
+        Pairs that are to be equal: a value of the outer rows, and one of the subquery's own.
     residual
-        Of a filter, the other conditions on pairs of rows.
+        The other conditions on pairs of rows.
     """
 
     relation: ops.Relation
@@ -53,14 +54,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """What a subquery says of the rows around it.
+    """How a subquery refers to the rows of the query around it, the outer rows.
 
-    Parameters
-    ----------
-    base
-        A relation that says nothing of them.
-    steps
-        What is computed of its rows, one after another.
+    ``base`` is a relation that does not refer to them. ``steps`` are computed from its rows, one
+    after another.
     """
 
     base: ops.Relation
@@ -68,7 +65,7 @@ class Correlation:
 
     @property
     def keys(self) -> list[ops.Value]:
-        """The values of the rows around that are to be equal to the subquery's."""
+        """The values of the outer rows that are to be equal to the subquery's."""
         return [outer for step in self.steps for outer, _ in step.keys]
 
     @property
@@ -122,21 +119,12 @@ def _spoken(
 def correlation(
     op: ops.Subquery, relation: ops.Relation, outer: ops.Relation
 ) -> Correlation | None:
-    """Return what a relation of a subquery says of the rows around it; None where it is nothing.
+    """Return how a relation of a subquery refers to the outer rows; None where it does not.
 
-    Parameters
-    ----------
-    op
-        The subquery, for messages.
-    relation
-        The relation in it whose rows are asked for.
-    outer
-        The relation that the subquery stands over.
+    ``op`` is the subquery, for messages. ``relation`` is the one in it whose rows are wanted, and
+    ``outer`` the one with the outer rows.
 
-    Raises
-    ------
-    UnsupportedOperationError
-        Where it cannot be computed for each of the rows around.
+    Raises UnsupportedOperationError where it cannot be computed for each outer row.
     """
     chain: list[ops.Relation] = []
     while isinstance(relation, _OF_EACH + _OF_KEYS):
@@ -161,12 +149,9 @@ def correlation(
 
 
 def require_own(op: ops.Subquery, relations: Iterable[ops.Relation]) -> None:
-    """Check that relations above an aggregate speak of its one row alone.
+    """Check that relations above an aggregate refer to its one row alone.
 
-    Raises
-    ------
-    UnsupportedOperationError
-        Where they speak of the rows around the subquery, or of others.
+    Raises UnsupportedOperationError where they refer to the outer rows, or to others.
     """
     for relation in relations:
         fields, subqueries = _spoken(relation)
@@ -183,7 +168,7 @@ def require_own(op: ops.Subquery, relations: Iterable[ops.Relation]) -> None:
 
 
 def _require_computable(op: ops.Subquery, relation: ops.Relation, found: Correlation) -> None:
-    """Raise for what would be computed of all rows, and not of those of one row around."""
+    """Raise for what would be computed of all rows, and not of those of one outer row."""
     values = [v for v in relation.__children__ if isinstance(v, ops.Value)]
     if isinstance(relation, ops.Aggregate):
         if not relation.groups:
@@ -229,7 +214,7 @@ def _step(
 
 
 def _outer_field(op: ops.Subquery, given: ops.Field, outer: ops.Relation) -> ops.Field:
-    """Return a column of the rows around: that of an earlier table may be one of theirs."""
+    """Return a column of the outer rows: that of an earlier table may be one of theirs."""
     if given.rel == outer:
         return given
     (found,) = DerefMap.from_targets(outer).dereference(given)
@@ -243,7 +228,7 @@ def _of(value: ops.Value, fields: Iterable[ops.Field]) -> list[ops.Field]:
 
 
 def _pair(predicate: ops.Equals, theirs: Iterable[ops.Field]) -> tuple[ops.Value, ops.Value] | None:
-    """Return the sides of an equation, first that of the rows around."""
+    """Return the sides of an equation, first that of the outer rows."""
     sides = [predicate.left, predicate.right]
     if any(side.find(ops.Subquery, filter=ops.Value) for side in sides):
         return None

@@ -8,7 +8,7 @@ import polars as pl
 from fluss_df.backend.results import DIGITS
 from fluss_df.backend.translation import PolarsType
 
-# what has as many digits behind the point as the longest of its operands
+# operations whose result has as many digits behind the point as the longest of their operands
 _AS_OPERANDS = (
     *(ops.Add, ops.Subtract, ops.Negate, ops.Abs, ops.Modulus, ops.Alias, ops.WindowFunction),
     *(ops.Sum, ops.Min, ops.Max, ops.First, ops.Last, ops.Arbitrary, ops.Mode, ops.ArgMin),

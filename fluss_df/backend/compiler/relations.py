@@ -90,9 +90,11 @@ def projected(
         elif isinstance(value, ops.Value):
             made = translate(value, **kw).alias(name)
             if value.shape.is_scalar():
-                # beside no other column a constant would be one row, and so would one of a function
+                # without another column, a constant would be one row, and so would the result of a
+                # function
                 of_function = value.find(ops.RegexSplit, filter=ops.Value)
-                # under a name of its own: beside it stand what others are computed of
+                # under a name of its own, because other columns are computed of the column that has
+                # its name
                 own = next(free)
                 constant.append((made.first() if of_function else made).alias(own))
                 made = exact(own).alias(name)
@@ -208,7 +210,7 @@ def count_distinct(op: ops.CountDistinct | ops.ApproxCountDistinct, **kw: Any) -
     value = value.drop_nulls()
     exactly = isinstance(op, ops.CountDistinct)
     found = value.n_unique() if exactly else value.approx_n_unique()
-    # of Polars' UInt32 a difference is never negative
+    # a difference of Polars' UInt32 is never negative
     return found.cast(PolarsType.from_ibis(op.dtype))
 
 

@@ -35,7 +35,7 @@ def join(op: PandasJoin, **kw: Any) -> pl.LazyFrame:
     pairs = []
     for one, other in zip(op.left_on, op.right_on, strict=True):
         fields = one.find(ops.Field, filter=ops.Value)
-        # Ibis takes a condition on one side for one on the left
+        # Ibis takes a condition on one side for one on the left side
         swapped = fields and all(f.rel == op.right for f in fields)
         pairs.append((other, one) if swapped else (one, other))
     names = [gen_name("on") for _ in pairs]
@@ -150,7 +150,7 @@ def string_find(op: ops.StringFind, **kw: Any) -> pl.Expr:
         return _nulls(value, pl.Int64)
     if not text:
         return pl.when(value.is_not_null()).then(0)
-    # in characters: Polars' own finds bytes
+    # counted in characters: Polars' own find counts bytes
     before = value.str.splitn(text, 2).struct[0].str.len_chars().cast(pl.Int64)
     return (
         pl.when(value.str.contains(text, literal=True))
@@ -203,7 +203,7 @@ def string_replace(op: ops.StringReplace, **kw: Any) -> pl.Expr:
         return pl.when(known).then(value)
     if isinstance(op.replacement, ops.Literal):
         return value.str.replace_all(op.pattern.value, new, literal=True)
-    # Polars takes no column for what stands in the place of each
+    # Polars takes no column as the replacement of every match
     return pl.when(value.is_not_null() & new.is_not_null()).then(
         value.str.split(op.pattern.value).list.join(new)
     )
@@ -323,7 +323,7 @@ def _common_kind(one: pl.DataType, other: pl.DataType, said: pl.DataType) -> pl.
     if isinstance(one, pl.Datetime) and isinstance(other, pl.Datetime):
         return said
     if one.is_numeric() and other.is_numeric():
-        # no digit is lost; the result becomes what Ibis says
+        # computed so that no digit is lost; the result then gets the type that Ibis says
         return common_type(one, other) or (pl.Int64() if one.is_integer() else said)
     return said
 
@@ -334,7 +334,7 @@ def _set_operation(op: ops.Set, kw: dict[str, Any], how: str) -> pl.LazyFrame:
     if op.distinct:
         left, right = left.unique(maintain_order=True), right.unique()
         return left.join(right, on=all_exact(names), how=how, nulls_equal=True)  # type: ignore[arg-type]
-    # the nth row of some values meets the nth of the same values
+    # numbered, so that the nth of several equal rows meets the nth on the other side
     number = gen_name("row")
     left, right = (
         frame.with_columns(pl.int_range(pl.len()).over(all_exact(names)).alias(number))

@@ -87,7 +87,7 @@ def _with_key_sides(op: ops.Filter, kw: dict[str, Any]) -> tuple[dict[str, Any],
 def project(op: ops.Project, **kw: Any) -> pl.LazyFrame:
     """Compute columns."""
     frame: pl.LazyFrame = translate(op.parent, **kw)
-    # the columns of subqueries go with what is not selected
+    # the select also drops the columns that subqueries became
     frame, kw, _ = attach(frame, op.parent, list(op.values.values()), kw)
     return projected(frame, op, (), kw)
 
@@ -113,7 +113,7 @@ def attach(
 
     Returns the frame, what to translate the values with, and the names of the columns.
     """
-    # what is known of the tables around a subquery is nothing to those in it
+    # key sides of the outer tables are not for the tables in a subquery
     kw = {name: value for name, value in kw.items() if name != "sides"}
     there: dict[ops.Node, pl.Expr] = dict(kw.get("subqueries") or {})
     added: list[str] = []
@@ -129,18 +129,18 @@ def attach(
 
 @dataclass
 class _Rows:
-    """The rows of a subquery, and what joins them with those around.
+    """The rows of a subquery, and what joins them with the outer rows.
 
-    Parameters
+    Attributes
     ----------
     frame
-        The rows, with a column for each key and for what the residual conditions speak of.
+        The rows, with a column for each key and for each value in a residual condition.
     keys
-        What the keys are to be equal to, of the rows around.
+        Values of the outer rows that the keys are to be equal to.
     names
         The columns of the keys.
     columns
-        The columns of what the residual conditions speak of.
+        The column of each value in a residual condition.
     """
 
     frame: pl.LazyFrame
@@ -319,7 +319,7 @@ def _attach_in(
         sides = rows.frame.select((pl.len() > 0).alias(some), there[1])
         joined = flagged.join(sides, how="cross", maintain_order="left")
     else:
-        # of the rows of each key; where there are none, the value is not among them
+        # computed for the rows of each key; where a key has no rows, the value is not among them
         sides = rows.frame.group_by(rows.names).agg(there)
         joined = _beside(flagged, rows, sides)
         joined = joined.with_columns(exact(n).fill_null(value=False) for n in (some, null))
@@ -364,7 +364,7 @@ def _attach_scalar(
 
 def _of_equal_columns(op: ops.Subquery, relation: ops.Relation, outer: ops.Relation) -> Correlation:
     found = correlation(op, relation, outer)
-    # what speaks of the rows around does so below, or was refused
+    # what refers to the outer rows does so below, or was refused
     assert found is not None
     if found.residual:
         raise com.UnsupportedOperationError(
@@ -395,12 +395,13 @@ def _attach_aggregate(
     found = values(rows.frame, rows.names)
     joined = _beside(frame, rows, found)
     if any(m.find(_OF_USERS, filter=ops.Value) for m in aggregate.metrics.values()):
-        # a user's function need not take no rows
+        # a user's function may not accept zero rows
         return joined, exact(name)
     none = values(pl.LazyFrame(schema=rows.frame.collect_schema()), []).collect()[name]
     if none.item() is None:
         return joined, exact(name)
-    # as a count: a value that is null for some rows stays null
+    # where the value of no rows is not null, as that of a count: a value that is null for some rows
+    # must stay null
     there = gen_name("there")
     joined = _beside(frame, rows, found.with_columns(pl.lit(value=True).alias(there)))
     chosen = pl.when(exact(there)).then(exact(name)).otherwise(pl.lit(none).first())

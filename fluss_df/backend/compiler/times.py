@@ -126,7 +126,8 @@ def _aligned(values: Sequence[ops.Value], kw: dict[str, Any]) -> list[pl.Expr] |
             if value.dtype.timezone != zone:
                 moment = moment.cast(pl.Datetime("us", zone))
             if finest == 2 and not FIRST_YEAR <= value.value.year <= LAST_YEAR:
-                # far from all that it is compared with, whose nanoseconds do not matter then
+                # far from all values that it is compared with, so that its nanoseconds do not
+                # matter
                 made.append(moment)
             else:
                 made.append(moment.cast(kind))
@@ -168,7 +169,7 @@ def identical(op: ops.IdenticalTo, **kw: Any) -> pl.Expr:
 
 
 _cast = translate.dispatch(ops.Cast)
-# of the digits behind the second that Polars has no unit for, the steps between two times
+# digits of a second that no unit of Polars has, and the step between two such times
 _STEPS_OF_DIGITS = {0: "1s", 1: "100ms", 2: "10ms", 4: "100us", 5: "10us", 7: "100ns", 8: "10ns"}
 
 
@@ -224,7 +225,7 @@ def part_of_moment(op: ops.Date | ops.Time, **kw: Any) -> pl.Expr:
     return value.dt.date() if isinstance(op, ops.Date) else value.dt.time()
 
 
-# a %f behind no other %, of which two mean one
+# a %f that is not part of %%f: two % mean one
 _FRACTION = re.compile(r"((?<!%)(?:%%)*)%f")
 
 
@@ -234,7 +235,7 @@ def strftime(op: ops.Strftime, **kw: Any) -> pl.Expr:
     if op.arg.dtype.is_date():
         op = op.copy(arg=ops.Cast(op.arg, dt.timestamp))
     if isinstance(op.format_str, ops.Literal) and op.format_str.value is not None:
-        # Polars writes nanoseconds for it
+        # Polars' %f writes nanoseconds
         form = _FRACTION.sub(r"\g<1>%6f", op.format_str.value)
         op = op.copy(format_str=ops.Literal(form, dt.string))
     found: pl.Expr = _strftime(op, **kw)
@@ -242,7 +243,8 @@ def strftime(op: ops.Strftime, **kw: Any) -> pl.Expr:
 
 
 _to_timestamp = translate.dispatch(ops.StringToTimestamp)
-# digits behind a point, which Polars takes for nanoseconds where the point stands before the %
+# a %f after a point: Polars would take its digits for a number of nanoseconds, and reads a fraction
+# by %.f
 _PARSED_FRACTION = re.compile(r"((?<!%)(?:%%)*)\.%f")
 
 
@@ -305,7 +307,8 @@ def between(op: ops.Between, **kw: Any) -> pl.Expr:
     kinds = [value.dtype for value in op.args]
     numbers = all(kind.is_numeric() for kind in kinds) and len(set(kinds)) > 1
     if numbers or (kinds[0].is_date() and any(kind.is_timestamp() for kind in kinds)):
-        # in the type of the argument a bound may be rounded, may lose its hours, or may not fit
+        # not cast to the type of the argument, in which a bound may be rounded, lose its hours, or
+        # not fit
         at_least: pl.Expr = translate(ops.GreaterEqual(op.arg, op.lower_bound), **kw)
         at_most: pl.Expr = translate(ops.LessEqual(op.arg, op.upper_bound), **kw)
         return at_least & at_most

@@ -54,7 +54,7 @@ class _Window:
     def order(self) -> pl.Expr:
         """The position of each row in the order of the window, among all rows."""
         keys = self.op.order_by
-        # one number for all keys, because `over` takes one direction for all of them
+        # one number stands for all keys, because `over` takes one direction for all of them
         return pl.arg_sort_by(
             self.keys(),
             descending=[key.descending for key in keys],
@@ -98,7 +98,7 @@ class _Window:
     def frame(self) -> tuple[pl.Expr, pl.Expr]:
         """Return the position where each row's frame begins, and the one after its end."""
         bound = self._rows if self.op.how == "rows" else self._range
-        # a position for each row, where they are all the same too
+        # multiplied, to give one position for each row where all are the same
         begin = _ROW * 0 if self.op.start is None else bound(self.op.start, end=False)
         end = _ROW * 0 + _HEIGHT if self.op.end is None else bound(self.op.end, end=True)
         begin = begin.clip(0, _HEIGHT)
@@ -121,7 +121,7 @@ class _Window:
         back = boundary.preceding != self.op.order_by[0].descending
         distance = self.value(boundary.value)
         if self.op.order_by[0].descending:
-            # positions are looked up in ascending values
+            # positions are searched in ascending values
             raise com.UnsupportedOperationError(
                 "a range with a distance needs an ascending key; order by the negative value"
             )
@@ -130,7 +130,7 @@ class _Window:
         def positions(both: Sequence[pl.Series]) -> pl.Series:
             values, sought = both
             side: Literal["right", "left"] = "right" if end else "left"
-            # rows without a key are peers, before or behind all others
+            # rows whose key is null are peers, before or after all others
             there = values.drop_nulls()
             nulls_first = values.len() > there.len() and values[0] is None
             found: pl.Series = there.search_sorted(sought, side=side).cast(pl.Int64)
@@ -216,14 +216,14 @@ def _first_last(window: _Window, func: ops.First | ops.Last) -> pl.Expr:
 def _cumulative(values: pl.Expr, running: str, begin: Any, end: Any, *, reverse: bool) -> pl.Expr:
     """Take a running value at one end of frames that begin, or end, where the group does."""
     run = getattr(values, running)(reverse=reverse)
-    # a running minimum is null in the place of a null: the one before it holds
+    # a running minimum is null where the value is null: the one before it holds
     run = run.backward_fill() if reverse else run.forward_fill()
     return _at(run, begin if reverse else end - 1, begin < end)
 
 
 _UFUNCS: dict[str, Callable[..., Any]] = {
     "cum_sum": np.add,
-    # as Polars, which passes over NaN where there are other values
+    # as in Polars, which ignores NaN where there are other values
     "cum_min": np.fmin,
     "cum_max": np.fmax,
 }
@@ -243,7 +243,7 @@ def _reduced(values: pl.Expr, running: str, window: _Window, dtype: pl.DataType)
         column, starts, stops = columns
         physical = column.to_physical()
         filled = physical.fill_null(_neutral(running, physical.dtype))
-        # one more value, so that a frame may end behind the last one
+        # padded with one more value, so that a frame may end after the last one
         padded = np.append(filled.to_numpy(), filled.to_numpy()[-1:])
         bounds = np.column_stack([starts.to_numpy(), stops.to_numpy()]).ravel()
         made = pl.Series(ufunc.reduceat(padded, bounds)[::2])  # type: ignore[attr-defined]
@@ -290,7 +290,8 @@ def _framed(window: _Window, func: ops.Reduction) -> pl.Expr:
     if ended and not (
         dtype.is_integer() or dtype.is_float() or dtype.is_temporal() or dtype == pl.Boolean
     ):
-        # NumPy, which reduces frames with two ends, has no whole numbers of 128 bits, and no texts
+        # frames with both ends are reduced by NumPy, which has no whole numbers of 128 bits, and no
+        # texts
         return _each_frame(window, func)
     if values is not None and isinstance(func, ops.Sum):
         return _reduced(values, "cum_sum", window, dtype)

@@ -10,7 +10,7 @@ from fluss_df.backend.sql.dialect import spot
 from fluss_df.errors import FlussError
 from fluss_df.pushdown.arguments import unread
 
-# of classes that statements are made of, the arguments that are read or refused by name
+# for each class of node, the arguments that are read, or refused by name
 READ: Final[dict[type[exp.Expr], frozenset[str]]] = {
     exp.Create: frozenset({"this", "kind", "exists", "expression", "properties", "replace"}),
     exp.Drop: frozenset({"tables", "kind", "exists", "cascade", "restrict"}),
@@ -42,10 +42,10 @@ READ: Final[dict[type[exp.Expr], frozenset[str]]] = {
     exp.ColumnConstraint: frozenset({"kind"}),
     exp.NotNullColumnConstraint: frozenset({"allow_null"}),
     exp.CommentColumnConstraint: frozenset({"this"}),
-    # Flink's NOT ENFORCED is an option, and there is nothing else
+    # holds Flink's NOT ENFORCED, and nothing else
     exp.PrimaryKeyColumnConstraint: frozenset({"options", "include"}),
     exp.PrimaryKey: frozenset({"expressions", "options", "include"}),
-    # the name of a key, which Fluss does not keep
+    # "this" is the name of a key, which Fluss does not keep
     exp.Constraint: frozenset({"this", "expressions"}),
     exp.DataType: frozenset({"this", "kind", "expressions", "nested", "nullable"}),
     exp.DataTypeParam: frozenset({"this"}),

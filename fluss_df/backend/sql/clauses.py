@@ -9,7 +9,7 @@ from fluss_df.errors import FlussError
 
 #: The name of a table of one row, for queries without tables.
 ONE_ROW = "__fluss_one_row"
-# clauses that change what a query means, and that Polars passes over
+# clauses that change the meaning of a query, and that Polars ignores
 _IGNORED = (
     "cluster",
     "connect",
@@ -56,7 +56,7 @@ def refuse_what_polars_ignores(tree: exp.Expr) -> None:
                     f" {select.sql(Fluss, comments=False)[:80]}"
                 )
     for apart in tree.find_all(exp.DateDiff, exp.TimestampDiff, exp.DatetimeDiff):
-        # written for PostgreSQL it would be other functions, which Polars does not know
+        # PostgreSQL's dialect would write other functions, which Polars does not know
         name = "TIMESTAMPDIFF" if isinstance(apart, exp.TimestampDiff) else "DATEDIFF"
         raise FlussError(
             f"SQL cannot be run: there is no {name} here: b - a is the interval between two times,"
@@ -66,7 +66,7 @@ def refuse_what_polars_ignores(tree: exp.Expr) -> None:
     for join in tree.find_all(exp.Join):
         merges = join.args.get("using") or join.method.upper() == "NATURAL"
         if merges and join.side.upper() in ("RIGHT", "FULL"):
-            # Polars takes the columns of the left side, which are null for rows of the right
+            # Polars takes the left side's columns, which are null for rows of the right side only
             raise FlussError(
                 f"SQL cannot be run: {join.sql(Fluss, comments=False).strip()[:80]}: write ON"
                 " left.key = right.key, and COALESCE(left.key, right.key) for the columns of"

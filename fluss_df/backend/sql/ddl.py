@@ -32,7 +32,7 @@ from fluss_df.metadata import VIEW_PROPERTY, TablePath, require_columns
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import Column
 
-# sqlglot reads none of these
+# sqlglot cannot parse these statements
 _SHOWN = re.compile(r"(SHOW|DESC|DESCRIBE)\b", re.IGNORECASE)
 _SHOW = re.compile(
     r"(?:SHOW\s+(?P<what>DATABASES|CURRENT\s+DATABASE|TABLES|VIEWS|PARTITIONS|CREATE\s+(?:TABLE|VIEW))"

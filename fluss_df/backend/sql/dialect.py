@@ -17,7 +17,7 @@ def _position(generator: Any, node: exp.StrPosition) -> str:
         generator.unsupported("a text is looked for from the beginning on, and once")
     text, part = generator.sql(node, "this"), generator.sql(node, "substr")
     place = f"STRPOS({text}, {part})"
-    # what is before it, where something is
+    # the text before it, where it is found
     before = f"CHAR_LENGTH(SPLIT_PART({text}, {part}, 1))"
     return f"CASE WHEN {place} > 1 THEN {before} + 1 ELSE {place} END"
 
@@ -58,7 +58,7 @@ class Fluss(Polars):  # type: ignore[misc]
             found: exp.Expr | None = super()._parse_types(
                 *args, with_collation=with_collation, **kwargs
             )
-            # what may have a collation is what stands in <...>
+            # sqlglot allows a collation for types within <...>, which are the ones wanted here
             if with_collation and found is not None and self._match_text_seq("NOT", "NULL"):
                 found.set("nullable", False)
             return found
@@ -79,7 +79,8 @@ class Fluss(Polars):  # type: ignore[misc]
             **Postgres.Generator.TRANSFORMS,
             exp.NullSafeEQ: lambda self, node: self.binary(node, "<=>"),
             exp.StrPosition: _position,
-            # PostgreSQL rounds no DOUBLE to digits, and gets a decimal; Polars rounds all numbers
+            # PostgreSQL cannot round a DOUBLE to digits, so sqlglot would cast it; Polars rounds
+            # all numbers
             exp.Round: rename_func("ROUND"),
             exp.TryCast: lambda self, node: self.cast_sql(node, safe_prefix="TRY_"),
             **{
@@ -104,7 +105,7 @@ def spot(part: exp.Expr) -> str:
     """Return where a part of a statement stands, as far as that is known, for a message."""
     for node in part.walk():
         if "line" in node.meta:
-            # sqlglot knows the column of its last character
+            # sqlglot's column is that of the last character
             column = node.meta["col"] - (node.meta["end"] - node.meta["start"])
             return f" (line {node.meta['line']}, column {column})"
     return ""

@@ -28,16 +28,9 @@ BY_SOURCE: Final = "WHEN NOT MATCHED BY SOURCE"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The target or the source of a statement.
+    """The target or the source of a statement, with the alias that it has there.
 
-    Parameters
-    ----------
-    alias
-        What the statement calls it.
-    columns
-        Its columns.
-    path
-        The name that stands for it too, if it is a table without an alias.
+    ``path`` is set for a table without an alias, which the statement may also call by this name.
     """
 
     alias: str
@@ -62,16 +55,9 @@ class Side:
 class Clause:
     """A ``WHEN`` of a statement.
 
-    Parameters
-    ----------
-    when
-        ``MATCHED``, ``NOT_MATCHED`` or ``BY_SOURCE``.
-    condition
-        Its further condition, if it has one.
-    action
-        ``"update"``, ``"insert"``, ``"delete"`` or ``"nothing"``.
-    values
-        Column to value, for an update and an insert.
+    ``when`` is ``MATCHED``, ``NOT_MATCHED`` or ``BY_SOURCE``; ``condition`` is what follows
+    ``AND``. ``action`` is ``"update"``, ``"insert"``, ``"delete"`` or ``"nothing"``. ``values`` has
+    the value of each column that an update or insert sets.
     """
 
     when: str
@@ -82,18 +68,9 @@ class Clause:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """A statement whose names are resolved.
+    """A MERGE statement whose names are resolved.
 
-    Parameters
-    ----------
-    info
-        The target.
-    target, source
-        Its sides.
-    condition
-        What stands behind ``ON``.
-    clauses
-        In their order.
+    ``info`` is the target table, ``condition`` what follows ``ON``. The clauses keep their order.
     """
 
     info: TableInfo

@@ -35,7 +35,7 @@ from fluss_df.io.sinks.changes import Changes
 from fluss_df.metadata import TablePath
 
 _ROWS: Final = "__fluss_rows"
-# columns that number the rows of the source, and those of the frame that a clause looks at
+# columns with the numbers of rows: of the source, and of the frame that a clause looks at
 _SOURCE_ROW: Final = "__fluss_source_row"
 _NUMBER: Final = "__fluss_number"
 
@@ -77,14 +77,8 @@ class Merging(Ddl):
 class _Run:
     """One run of a statement.
 
-    Parameters
-    ----------
-    catalog, merge
-        The backend, and the statement.
-    source
-        The rows of the source.
-    common
-        The ``WITH`` before the statement, which subqueries may name.
+    ``source`` has the source's rows. ``common`` is the ``WITH`` before the statement, which
+    subqueries may name.
     """
 
     def __init__(
@@ -106,7 +100,7 @@ class _Run:
         merge = self._merge
         target = self._target()
         if merge.of(BY_SOURCE):
-            # it is read once, as the second reading could find other rows
+            # read once, because a second reading could find other rows
             target = target.collect().lazy()
         pairs = self._pairs(target)
         for clause, chosen in self._chosen(merge.of(MATCHED), pairs):
@@ -146,7 +140,7 @@ class _Run:
             needed = [
                 c for c in merge.target.columns if c in self._keys or merge.target.named(c) in used
             ]
-            # where no column is needed, one is read all the same, for the number of rows
+            # where no column is needed, one is read for the number of rows
             frame = frame.select(all_exact(needed or merge.target.columns[:1]))
         return frame.rename({c: merge.target.named(c) for c in frame.collect_schema().names()})
 
@@ -169,7 +163,7 @@ class _Run:
         source = self._source.lazy().select(
             _SOURCE_ROW, *all_exact(name for name in wanted if name in used)
         )
-        # where columns are compared, Polars makes a join by them of the product
+        # Polars turns the product into a join where the condition compares columns
         product = target.join(source, how="cross")
         return self._where(product, merge.condition).collect()
 
@@ -184,7 +178,7 @@ class _Run:
             exp.alias_(value.copy(), place)
             for place, value in zip(places, values.values(), strict=True)
         ]
-        # constants alone would give one row; with the number it is one for each of the rows
+        # constants alone would give one row; beside the number they give one for each row
         query = exp.select(exp.column(_NUMBER), *items)
         return self._query(query, rows).rename(places)
 

@@ -50,7 +50,7 @@ from fluss_df.backend.sql.operands.types import asked_type, number_in, type_of
 from fluss_df.errors import FlussError
 
 _LIKES = (exp.Like, exp.ILike)
-# those whose operands are of one type, which Polars takes to be text where one is a text
+# nodes whose operands have one type; Polars takes it to be text where one of them is a text
 _MIXED = (exp.Coalesce, exp.Nullif, exp.Greatest, exp.Least, exp.NullSafeEQ, exp.NullSafeNEQ)
 _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {
     exp.EQ: exp.EQ,
@@ -61,10 +61,11 @@ _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {
     exp.GTE: exp.LTE,
 }
 _COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
-# operators, and what sqlglot has under the same classes
+# operators, and other nodes of the same classes of sqlglot
 _OPERATORS = (exp.Binary, exp.Not, exp.Neg, exp.BitwiseNot, exp.In, exp.Between)
 _NOT_GROUPED = (exp.Dot, exp.Escape, exp.PropertyEQ, exp.Kwarg, exp.Slice)
-# what Polars computes as UInt32 or Int8, and those of it for which sqlglot has no class
+# functions that Polars computes as UInt32 or Int8, and the names of those without a class in
+# sqlglot
 _NARROW = (
     exp.Length,
     exp.BitLength,
@@ -217,7 +218,7 @@ def _is_truth(node: exp.Null) -> bool:
     parent = inner.parent
     if isinstance(parent, (exp.And, exp.Or, exp.Not, exp.Where, exp.Having)):
         return True
-    # of CASE a WHEN NULL it is a value
+    # in CASE a WHEN NULL it is a value
     searched = isinstance(parent, exp.If) and not (
         isinstance(parent.parent, exp.Case) and parent.parent.this is not None
     )

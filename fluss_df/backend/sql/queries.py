@@ -37,14 +37,11 @@ _PAIRS = re.compile(rf"\s*{_PAIR}\s*(,\s*{_PAIR}\s*)*")
 def parse(query: str) -> exp.Expr:
     """Parse one statement.
 
-    Raises
-    ------
-    FlussError
-        With line and column of what cannot be read.
+    Raises FlussError with line and column of what cannot be read.
     """
     try:
         _check_commas(query)
-        # a semicolon alone may have a comment
+        # a lone semicolon is a node where a comment belongs to it
         statements = [
             s
             for s in sqlglot.parse(query, dialect=Fluss)
@@ -76,12 +73,12 @@ def _misspelt(query: str) -> str:
 def _unread(error: sqlglot.errors.ParseError) -> str:
     """Return what is wrong and where, of an error of sqlglot."""
     found = error.errors[0]
-    # sqlglot shows its objects
+    # sqlglot's messages show its objects
     text = re.sub(r"<Token .*?text: (\S*), line.*?>", r"'\1'", found["description"])
     text = text.replace("'SENTINEL'", "the end")
     text = re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", text)
     at = found["highlight"]
-    # sqlglot knows the column of the last character
+    # sqlglot's column is that of the last character
     column = found["col"] - max(len(at) - 1, 0)
     return f"{text.rstrip('.')} (line {found['line']}, column {column}" + (
         f", at {at!r})" if at else ")"
@@ -146,13 +143,8 @@ def count_hints(query: str) -> int:
 class SqlScope:
     """What the names in a query mean; Ibis takes it where Polars has an ``SQLContext``.
 
-    Parameters
-    ----------
-    catalog
-        The backend.
-    database
-        The database of names without one, which then mean nothing local; by default the current
-        one, behind what is local.
+    A name without a database means a local table, else one of the current database. Where
+    ``database`` is given it means a table of that one, and never a local table.
     """
 
     def __init__(self, catalog: Catalog, database: str | None = None) -> None:
@@ -193,7 +185,8 @@ class SqlScope:
             table.set("this", exp.to_identifier(key, quoted=True))
             table.set("db", None)
             table.comments = None
-        # Polars' SQL takes some names for patterns: it gets other ones, and the result these
+        # Polars' SQL takes some names for patterns: it gets other names, and the result gets these
+        # back
         for key, frame in frames.items():
             frames[key] = _renamed(frame, _plain_name)
         for identifier in tree.find_all(exp.Identifier):
@@ -213,12 +206,12 @@ class SqlScope:
         try:
             text = tree.sql(Fluss, comments=False, unsupported_level=sqlglot.ErrorLevel.RAISE)
         except sqlglot.errors.UnsupportedError as error:
-            # sqlglot left out what it says here
+            # the error names what sqlglot could not write and left out
             reason = str(error).replace("PostgreSQL", "SQL over Fluss")
             raise FlussError(f"SQL cannot be run: {reason}, in: {begins}") from None
         try:
             frame = sql_query(text, frames)
-            frame.collect_schema()  # it is now that names and types are wrong
+            frame.collect_schema()  # raises for wrong names and types
         except (
             pl.exceptions.PolarsError,
             pl.exceptions.SQLInterfaceError,
@@ -279,7 +272,7 @@ class SqlScope:
                 return None
             keys = self.run(alone, hints_within(alone))
         except FlussError:
-            # it speaks of the rows around it, or has an error: Polars will say which
+            # it refers to outer rows, or has an error: Polars will say which
             return None
         given = keys.collect_schema().names()
         if len(given) != 1:
@@ -314,7 +307,7 @@ class SqlScope:
         try:
             counted = _counted(table)
             if counted is not None and self._is_log(name, database):
-                # offsets alone tell how many rows there are: nothing is read for this column
+                # the number of rows follows from offsets alone: for this column nothing is read
                 counted.set("this", exp.column(BUCKET_COLUMN, quoted=True))
                 options = {**options, "include_metadata": [BUCKET_COLUMN]}
             return self._catalog.scan_table(name, database, **options)
@@ -331,12 +324,8 @@ class SqlScope:
 def _without_database(column: exp.Column, tables: set[tuple[str, str]]) -> None:
     """Take the database out of ``database.table.column``, and of its fields.
 
-    Parameters
-    ----------
-    column
-        What may as well be ``column.field.field``, which stays.
-    tables
-        The tables that the query names with their databases.
+    A column may as well be ``column.field.field``, which stays as it is: ``tables`` has the tables
+    that the query names, with their databases.
     """
     for database, table in (("catalog", "db"), ("db", "table")):
         if (column.text(database), column.text(table)) in tables:

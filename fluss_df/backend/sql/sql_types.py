@@ -58,7 +58,7 @@ def fluss_type(kind: exp.DataType, column: str) -> DataType:
         return DataType(TypeRoot.MAP, key=key.with_nullable(False), value=value)
     if root == _T.STRUCT and kind.expressions:
         return DataType(TypeRoot.ROW, fields=tuple(_field(f, column) for f in kind.expressions))
-    # a name that sqlglot knows no type of is kept by it as a text, in "kind"
+    # of a type that it does not know, sqlglot keeps the name in args["kind"]
     of_user = root == _T.USERDEFINED and kind.args.get("kind")
     named = str(of_user or root.value) + (f"({', '.join(map(str, numbers))})" if numbers else "")
     raise FlussError(
@@ -84,7 +84,7 @@ def _field(item: exp.ColumnDef, column: str) -> DataField:
 
 
 def constrained(kind: DataType, item: exp.ColumnDef, name: str) -> tuple[DataType, str | None]:
-    """Return a type as what stands behind it has it, and the comment there.
+    """Apply what follows a column's type (NOT NULL, PRIMARY KEY, COMMENT); return type and comment.
 
     Raises FlussError for what Fluss does not have, such as defaults.
     """
@@ -103,7 +103,7 @@ def constrained(kind: DataType, item: exp.ColumnDef, name: str) -> tuple[DataTyp
 
 
 def sql_type(kind: DataType) -> str:
-    """Return a type as SQL writes it: what :func:`fluss_type` makes the same type of.
+    """Return a type as SQL writes it, so that :func:`fluss_type` reads the same type back.
 
     Examples
     --------

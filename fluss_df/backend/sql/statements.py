@@ -52,7 +52,7 @@ class Statements(Merging):
 
     def _named_query(self, frame: pl.LazyFrame, text: str, database: str) -> ir.Table:
         found = self._named(frame)
-        # the name itself would live as long as this has it
+        # a copy of the name, because the key of a weak dictionary would be kept alive by this one
         self._queries[str(found.op().name)] = text, database
         return found
 
@@ -245,8 +245,8 @@ class Statements(Merging):
         require_columns(list(new), columns, f"UPDATE {path}: SET")
         values = [c for c in info.schema.columns if c.name in columns and c.name not in keys]
         others = [c for c in values if c.name not in new]
-        # other columns keep their values, whoever writes them meanwhile; Fluss does so in tables
-        # whose columns can be null
+        # Other columns keep their values, even if somebody writes them meanwhile. Fluss can do so
+        # in tables whose columns are all nullable.
         partial = all(c.type.nullable for c in values)
         names = [n for n in columns if n in keys or n in new] if partial else columns
         chosen = exp.select(
@@ -256,10 +256,10 @@ class Statements(Merging):
             )
         )
         found = self._found(chosen, tree)
-        # of a numbered column, an upsert of the others keeps the number
+        # an upsert without the numbered column (auto increment) keeps its number
         mode = "partial_update" if partial and others else "upsert"
         with errors_of_polars():
-            # known before the first is written
+            # all rows are computed before the first is written
             result = self._write(floats_of_decimals(found.collect(), info), path, mode=mode)
         return _written(path, result.rows)
 
@@ -276,7 +276,7 @@ class Statements(Merging):
         keys = info.get_primary_keys()
         found = self._found(exp.select(*(exp.column(key, quoted=True) for key in keys)), tree)
         with errors_of_polars():
-            # known before the first is deleted
+            # all keys are computed before the first is deleted
             result = self._write(found.collect(), path, mode="delete")
         return _written(path, result.rows)
 
@@ -374,7 +374,7 @@ def bare_statement(query: str) -> str:
     if not tokens:
         return ""
     end = tokens[-1].end + 1
-    # a hint is part of the statement
+    # a hint is a comment that belongs to the statement
     trailing = re.match(r"\s*/\*\+.*?\*/", query[end:], re.DOTALL)
     return query[tokens[0].start : end + (trailing.end() if trailing else 0)]
 
@@ -415,7 +415,7 @@ def split_statements(script: str) -> list[tuple[int, str]]:
     statements = []
     for start, end in spans:
         first = bisect_left(begun, start)
-        # what has comments only is none
+        # text with comments only is no statement
         if first < bisect_left(begun, end):
             line = script.count("\n", 0, begun[first]) + 1
             statements.append((line, script[start:end].strip()))

@@ -50,8 +50,7 @@ READ_FROM_TEXT = frozenset(_PARSED)
 _TYPED = (exp.DType.DATE, exp.DType.TIME, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPLTZ)
 
 
-# types of what is computed, and of Fluss
-# a moment without a zone is that of UTC
+# types of Fluss that a computed value of a Python type can be; a time without a zone is in UTC
 _NAIVE = (_R.TIMESTAMP_WITHOUT_TIME_ZONE, _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE)
 _AWARE = (_R.TIMESTAMP_WITH_LOCAL_TIME_ZONE,)
 _OF_PYTHON: dict[type, tuple[TypeRoot, ...]] = {
@@ -77,18 +76,10 @@ def typed_rows(
 ) -> pa.Table:
     """Return the rows of VALUES with the types of columns.
 
-    Raises FlussError for a row of another length, or a value that is none of its column's type.
+    ``columns`` are those of the values in each row, in their order. ``path`` is the table's, for
+    errors. ``compute`` returns the value of an expression that is not a literal.
 
-    Parameters
-    ----------
-    values
-        The clause.
-    columns
-        What the values of each row are, in their order.
-    path
-        The table, for errors.
-    compute
-        Gives the value of an expression that is no literal.
+    Raises FlussError for a row of another length, or a value that is none of its column's type.
     """
     rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in values.expressions]
     for number, row in enumerate(rows, 1):

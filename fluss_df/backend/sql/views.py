@@ -47,7 +47,7 @@ _EXPANDING: Final[contextvars.ContextVar[tuple[TablePath, ...]]] = contextvars.C
 class View:
     """What a view is.
 
-    Parameters
+    Attributes
     ----------
     columns
         The names of its columns, as they were when it was created.
@@ -58,7 +58,7 @@ class View:
     database
         The database of names in the query that have none.
     operations
-        The expression as :func:`expression_to_data` gives it.
+        The expression as :func:`expression_to_data` returns it; None for a query.
     """
 
     columns: tuple[str, ...]
@@ -287,7 +287,7 @@ class Views(Rows):
     ) -> None:
         admin, text = self._connection.get_admin(), view.to_text(path)
         if view.sql is None:
-            # what cannot be read is not kept; a query was looked at before
+            # a view that cannot be read is not kept; queries were checked before
             self._rows_of(path, view)
         if overwrite and admin.table_exists(path):
             if self.find_view(path) is None:

@@ -154,14 +154,10 @@ class RunningAggregate:
         return table.filter(table[self._window_name].notnull())
 
     def update(self, batch: pl.DataFrame) -> ir.Table | None:
-        """Take in the partial results of a batch.
+        """Take in the partial results of a batch; return a table of what is to be given out.
 
-        Raises FlussError when the state gets too large.
-
-        Returns
-        -------
-        ibis.expr.types.Table or None
-            What is to be given out, to be run once; None where there is nothing.
+        The table is to be run once. Returns None where there is nothing to give out. Raises
+        FlussError when the state gets too large.
         """
         window = exact(self._window_name)
         if self._closed is not None:

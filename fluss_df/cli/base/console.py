@@ -42,16 +42,8 @@ def print_table(grid: Table) -> None:
 def show_frame(frame: pl.DataFrame, *, as_json: bool, most: int = -1, types: bool = False) -> None:
     """Print a frame; where no terminal reads it, whole.
 
-    Parameters
-    ----------
-    frame
-        The rows.
-    as_json
-        As JSON, one object a line.
-    most
-        How many rows a terminal shows; all by default.
-    types
-        Whether the types of columns are shown.
+    With ``as_json`` each row is a line with a JSON object. A terminal shows at most ``most`` rows,
+    -1 for all. ``types`` says whether the types of columns are shown.
     """
     if as_json:
         typer.echo(_for_output(json_lines(frame)), nl=False)
@@ -71,7 +63,7 @@ def show_frame(frame: pl.DataFrame, *, as_json: bool, most: int = -1, types: boo
         typer.echo(str(writable(frame)))
 
 
-# what stands in JSON beyond ASCII, and in texts alone
+# characters of JSON beyond ASCII, which are in its texts only
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
@@ -123,6 +115,6 @@ def errors_as_messages() -> Iterator[None]:
         err.print(f"[bold red]error:[/] Polars cannot do this: {escape(str(error))}")
         raise typer.Exit(EXIT_ERROR) from error
     except OSError as error:
-        # no right, no room, a folder where a file is meant
+        # such as a missing right, a full disk, or a folder in place of a file
         err.print(f"[bold red]error:[/] {escape(str(error))}")
         raise typer.Exit(EXIT_ERROR) from error

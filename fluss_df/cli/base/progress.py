@@ -24,13 +24,13 @@ from rich.text import Text
 from fluss_df.cli.base.console import err
 from fluss_df.client.connection import FlussConnection
 
-# what takes less shows nothing
+# seconds until the bar appears
 _AFTER_S = 1.0
 _EVERY_S = 0.2
 # the name of the thread that watches
 THREAD = "fluss-df-progress"
 
-#: Takes how much is done and, where it is known by then, of how much.
+#: Called with (amount done, total or None).
 Report = Callable[[int, int | None], None]
 
 
@@ -60,18 +60,9 @@ def progress(
 ) -> Iterator[Report]:
     """Show on standard error how far something is, when it takes more than a second.
 
-    Where that is no terminal nothing is written.
-
-    Parameters
-    ----------
-    title
-        What is done.
-    total
-        How much there is to do; None where that is not known yet.
-    unit
-        ``"rows"`` or ``"bytes"``.
-    poll
-        Asked how much is done, five times a second; for what does not report it.
+    Where that is no terminal nothing is written. ``total`` is how much there is to do, None where
+    that is not known yet. ``unit`` is ``"rows"`` or ``"bytes"``. ``poll`` is for work that does not
+    report itself: it returns how much is done, and is called five times a second.
     """
     if not err.is_terminal:
         yield lambda done, of: None
@@ -99,7 +90,7 @@ def progress(
             return
         bar.start()
         while poll is not None and not ended.wait(_EVERY_S):
-            # what is asked may be gone, or not there yet
+            # poll may fail, as before a file exists
             with contextlib.suppress(Exception):
                 report(poll(), None)
 

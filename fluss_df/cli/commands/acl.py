@@ -123,7 +123,8 @@ def _filter(
     which = ResourceFilter()
     if resource is not None:
         kind, named, _ = resource.partition(":")
-        # "table:" is no kind alone, but a name that a script left empty
+        # "table:" has an empty name, as from a script's empty variable, and does not mean all
+        # tables
         if named or ResourceType.parse(kind) == ResourceType.CLUSTER:
             known = Resource.parse(resource)
             which = ResourceFilter(known.type, known.name)

@@ -66,7 +66,7 @@ def backup(
         place, archive = folder.expanduser(), file.expanduser()
         if archive.exists() and not force:
             raise FlussError(f"{file} exists; --force replaces it")
-        # compressed it is smaller: the time that is left is the most that it may be
+        # a compressed backup is smaller, so the time shown is the most that is left
         with progress(
             "writing the backup",
             total=bytes_in(place / "data") + bytes_in(place / "lake" / "warehouse"),

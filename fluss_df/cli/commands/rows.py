@@ -45,7 +45,7 @@ from fluss_df.polars_adapter.plans import batches_of, run_into
 
 Rows = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many rows.")]
 
-# as many as a frame holds
+# the most rows that a frame of Polars holds
 _MOST_ROWS = 2**32 - 1
 
 _SINKS: dict[str, str] = {
@@ -330,7 +330,7 @@ def _publish(name: str, file: Path, *, force: bool) -> None:
         except FileExistsError:
             raise FlussError(f"{file} came while it was written; --force replaces it") from None
         except OSError:
-            # a file system without links
+            # the file system has no links
             pass
         else:
             os.unlink(name)

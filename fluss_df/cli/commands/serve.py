@@ -126,7 +126,7 @@ def serve(
     from fluss_df.embedded import EmbeddedFluss, EngineOptions, Security
 
     users = _users(sasl or [], sasl_file)
-    # RocksDB creates its files by it
+    # RocksDB creates its files with these rights
     os.umask(0o077)
     try:
         options = EngineOptions(durability=durability)  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ def serve(
             if metrics_port is not None:
                 from fluss_df.metrics import start_http_server
 
-                # first, as it may not be there: nothing was opened then
+                # first, because its package may be missing: nothing is open yet then
                 served = stack.enter_context(start_http_server(metrics_port, metrics_host))
             engine = stack.enter_context(
                 EmbeddedFluss(
@@ -261,10 +261,10 @@ def _users(given: list[str], file: Path | None) -> dict[str, str]:
             )
         lines = text.splitlines()
         if not any(map(str.strip, lines)):
-            # everybody would be let in
+            # without users everybody would be let in
             raise typer.BadParameter(f"there is no user in {file}", param_hint="--sasl-file")
     elif SASL_VARIABLE in os.environ:
-        # not for processes that this one starts
+        # taken out, so that processes which this one starts do not get it
         lines = os.environ.pop(SASL_VARIABLE).splitlines()
         if not any(map(str.strip, lines)):
             raise typer.BadParameter("there is no user in it", param_hint=SASL_VARIABLE)
@@ -287,7 +287,7 @@ def passwd(
     drop: Annotated[bool, typer.Option("--drop", help="Remove the user.")] = False,
 ) -> None:
     """Set the password of a user in a file for `fluss-df serve --sasl-file`, as a salted hash."""
-    # not with the other commands: it is the engine's
+    # imported here, because the other commands do not need the engine
     from fluss_df.embedded import hash_password
 
     with errors_as_messages():

@@ -35,7 +35,7 @@ from fluss_df.lake.options import is_lake_table
 from fluss_df.metadata import TablePath
 from fluss_df.schema import TableInfo
 
-# of lag --max, for monitors: not an error, and not what click exits with
+# exit code of lag --max for monitors, which differs from those of errors and of click
 EXIT_BEHIND = 3
 
 

@@ -101,5 +101,5 @@ def _token(file: Path | None) -> str | None:
             return file.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise FlussError(f"cannot read the token: {error}") from error
-    # not for processes that this one starts
+    # taken out, so that processes which this one starts do not get it
     return os.environ.pop(TOKEN_VARIABLE, None)

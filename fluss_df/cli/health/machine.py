@@ -68,7 +68,7 @@ def _workers() -> Finding:
             f"{shown}; {found} cannot import fluss_df ({reason}), and Spark will say"
             " DATA_SOURCE_NOT_FOUND"
         )
-        # where nobody named it, a program may still do so before its session starts
+        # where no Python was named, a program may still name one before its session starts
         return problem(check, said, advice) if named else warning(check, said, advice)
     return ok(check, f"{shown}; {found} has fluss_df")
 

@@ -16,7 +16,7 @@ _DISTRIBUTION = "fluss-df"
 _REQUIREMENT = re.compile(r"([A-Za-z0-9_.-]+)(?:\[[^\]]*\])?\s*([^;]*)(?:;\s*(.*))?\Z")
 _EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
 _AT_LEAST = re.compile(r">=\s*([0-9.]+)")
-# for those who work on fluss_df
+# extras for developers of fluss_df
 _NOT_SHOWN = {"dev"}
 # libraries with native parts: an installed one may still fail to load
 _LOADED = ("polars", "pyarrow", "numpy", "rocksdict", "google_crc32c")

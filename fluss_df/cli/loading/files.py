@@ -37,7 +37,7 @@ _SCANS: dict[str, Callable[..., pl.LazyFrame]] = {
     ".feather": _scan_ipc,
 }
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-# what stands between columns of CSV where it is another character
+# other characters than a comma that files have between columns of CSV
 _SEPARATORS = ";\t|,"
 #: Files of JSON lines.
 LINES = (".ndjson", ".jsonl")
@@ -54,11 +54,11 @@ _BEGINNINGS = {
 }
 
 _BLOCK = 4 << 20
-# what a block of CSV may grow to for the sake of a long row
+# bytes to which a block of CSV may grow, so that a long row fits
 _LARGEST_BLOCK = 1 << 30
-# of a value of CSV, in characters: as much as a C long has on all systems
+# the most characters of a value of CSV: the largest C long on all systems
 _LONGEST = (1 << 31) - 1
-# what readers and decompressors raise
+# errors of readers and decompressors
 _UNREADABLE = (
     pl.exceptions.PolarsError,
     pa.ArrowException,
@@ -85,14 +85,8 @@ def ending(file: Path, known: Sequence[str]) -> str:
 class Source:
     """A file, and what is known of its columns.
 
-    Parameters
-    ----------
-    path
-        Where it is.
-    null_values
-        Texts of CSV that mean null, besides the empty one without quotes.
-    separator
-        The character between columns of CSV; None for that of the file's ending.
+    ``null_values`` are texts of CSV that mean null, besides the empty one without quotes.
+    ``separator`` is the character between columns of CSV, None for that of the file's ending.
     """
 
     path: Path
@@ -167,10 +161,7 @@ class Source:
     def kinds(self, guesses: dict[str, Guess]) -> dict[str, pl.DataType]:
         """Return the types of the columns by all that is in the file.
 
-        Parameters
-        ----------
-        guesses
-            What columns are by the files before this one; they learn more here.
+        ``guesses`` has the types of columns by the files before this one, and is updated here.
         """
         if self.kind in _SCANS:
             with self.errors():
@@ -293,7 +284,7 @@ class Source:
         parsed = pc.ParseOptions(
             delimiter=self.delimiter,
             newlines_in_values=True,
-            # in a file of one column it is a null
+            # in a file of one column, an empty line is a null
             ignore_empty_lines=len(columns) != 1,
         )
         converted = pc.ConvertOptions(
@@ -305,7 +296,7 @@ class Source:
         read = pc.ReadOptions(block_size=block)
         begun = file.read(_BLOCK)
         if begun.strip() and b"\n" not in begun and b"\r" not in begun and not file.read(1):
-            # a line of names alone has to end for the reader
+            # the reader wants a line break after a line of names
             return pc.open_csv(pa.BufferReader(begun + b"\n"), read, parsed, converted)
         file.seek(0)
         return pc.open_csv(file, read, parsed, converted)
@@ -404,7 +395,7 @@ def _values_of_any_length() -> Iterator[None]:
 def _records(source: Source) -> Iterator[int]:
     """Give the lines in which rows of CSV begin; raise for what is no row."""
     with source.open() as file, _values_of_any_length():
-        # lines end where those of CSV do, and not at all that Unicode has for an end
+        # newline="": lines end where those of CSV do, and not at the other line ends of Unicode
         lines = io.TextIOWrapper(file, "utf-8", newline="")
         reader = csv.reader(lines, delimiter=source.delimiter, strict=True)
         width: int | None = None

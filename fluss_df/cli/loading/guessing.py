@@ -34,7 +34,7 @@ _GUESSES: dict[str, tuple[str, pl.DataType]] = {
     ),
 }
 _LONG_INTEGER = r"^[+-]?[0-9]{19,}$"
-# what is said of a whole number that is too long for a guess
+# messages about whole numbers that are too long for a type
 _LIMITS = {
     "a whole number": "a whole number that BIGINT holds",
     "a number": "a number of at most 18 digits",
@@ -51,7 +51,7 @@ def _fits(texts: pl.Series, guess: str) -> pl.Series:
     if not long.any():
         return fits
     if guess == "a number":
-        # a float would lose digits of it
+        # not a float, which would lose digits
         return fits & ~long
     held = texts.cast(pl.Int64, strict=False).is_not_null() | texts.is_null()
     return fits & held

@@ -78,7 +78,7 @@ def _has_half(line: bytes) -> bool:
     except UnicodeEncodeError:
         return True
     except ValueError:
-        # no JSON at all: the reader says so
+        # not JSON: the reader reports that
         return False
     return False
 

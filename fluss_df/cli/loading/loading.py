@@ -55,14 +55,8 @@ _LEDGER = "ledger"
 class Loaded:
     """The result of a load.
 
-    Parameters
-    ----------
-    rows
-        How many rows of the files are in the table.
-    table_created
-        Whether it made the table.
-    resumed
-        Whether it completed a load that had been interrupted.
+    ``rows`` is how many rows of the files are in the table. ``table_created`` says whether it made
+    the table, ``resumed`` whether it completed a load that had been interrupted.
     """
 
     rows: int
@@ -108,16 +102,10 @@ class Load:
     def run(self, progress: Callable[[int, int], object]) -> Loaded:
         """Load the files.
 
-        Parameters
-        ----------
-        progress
-            Called with the rows that were handed on, and how many there are.
+        ``progress`` is called with the number of rows that were handed on, and of all rows.
 
-        Raises
-        ------
-        FlussError
-            With the file, line and column of what is wrong; nothing was written then. When
-            servers fail meanwhile: run the same load again.
+        Raises FlussError with the file, line and column of what is wrong; nothing was written then.
+        Where servers fail meanwhile it says so: running the same load again completes it.
         """
         folder = self._folder()
         with Checkpoint(folder, self.path):
@@ -157,9 +145,9 @@ class Load:
         """
         folder = self._folder()
         done = folder.with_name(f"{folder.name}.done-{os.getpid()}")
-        # whole or not at all, which removing file by file is not
+        # renamed first, because removing file by file could be interrupted halfway
         os.replace(folder, done)
-        # also what is left of others who were killed here
+        # also what other processes left that were killed here
         for each in folder.parent.glob("*.done-*"):
             shutil.rmtree(each, ignore_errors=True)
 
@@ -190,7 +178,7 @@ class Load:
             if error.error_code != ErrorCode.TABLE_NOT_EXIST:
                 raise
             return False
-        # a server that begins again gives the same ids again; earlier releases noted no time
+        # a server that was set up again gives the same ids again; earlier releases noted no time
         if (job["table_id"], job.get("created", info.created_time)) != (
             info.table_id,
             info.created_time,
@@ -358,7 +346,7 @@ class Load:
         schema = pl.Schema(self._columns()) if frame is None else frame.collect_schema()
         if frame is None:
             frame = pl.LazyFrame(schema=schema)
-        # of no table's offsets: of files, which the note names
+        # the batch has no offsets of a table: its rows come from files, which the note names
         batch = MicroBatch(0, frame, (), BatchOffsets(0, 0, ()), lambda *_: None)
         ledger = _Ledger(
             self.connection,
@@ -402,7 +390,7 @@ def _kinds(
         for name, kind in fields.items():
             if name in wanted:
                 _check_shape(source, name, kind, wanted[name])
-        # a field that an object has not is null
+        # a field that an object lacks is null
         names = [*fields, *(name for name in table if name not in fields)]
         if not names:
             raise source.error(None, None, "it is empty: there are no columns to make a table of")

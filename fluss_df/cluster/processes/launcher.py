@@ -22,14 +22,9 @@ _SCRIPT = Path(__file__).with_name("supervisor.py")
 class Launcher:
     """Starts servers through a supervisor process.
 
-    Parameters
-    ----------
-    log
-        Where the supervisor itself reports trouble.
-    detach
-        Whether the servers live on after :meth:`close` and after this process.
-    remove
-        A folder that is removed after the servers, unless ``detach``.
+    The supervisor reports its own trouble in the file ``log``. With ``detach`` the servers live on
+    after :meth:`close` and after this process. Otherwise the folder ``remove`` is removed after
+    they ended.
     """
 
     def __init__(self, log: Path, *, detach: bool, remove: Path | None = None) -> None:

@@ -22,14 +22,9 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """One process, for all time.
+    """Identifies a process; its number alone may be another process's later.
 
-    Parameters
-    ----------
-    pid
-        Its process id.
-    started
-        When it started, as the system writes it; only ever compared.
+    ``started`` is when it started, in a form of the operating system that is only compared.
     """
 
     pid: int

@@ -27,10 +27,7 @@ _REAP_SECONDS = 0.5
 class Supervisor:
     """Starts, reaps and finally ends the servers of one owner.
 
-    Parameters
-    ----------
-    detach
-        Whether the servers outlive the owner.
+    With ``detach`` they outlive the owner.
     """
 
     def __init__(self, detach: bool) -> None:

@@ -30,7 +30,7 @@ _FORMAT: Final = 1
 _MAKER: Final = Path(__file__).with_name("class_data_maker.py")
 _FILE_OPTION: Final = "-XX:SharedArchiveFile="
 _LIST_OPTION: Final = "-XX:DumpLoadedClassList="
-# Java's collector is part of what an archive fits
+# an archive fits only a Java with the same garbage collector
 _COLLECTOR: Final = "-XX:+UseSerialGC"
 # With other options of the user an archive may not fit; Java would then do without its own too.
 _NEUTRAL: Final = ("-D", "-Xms", "-Xmx", "-Xss", "-XX:TieredStopAtLevel=")
@@ -56,13 +56,7 @@ class ClassData:
             pass  # the start itself says what is wrong with Java, its options or the jars
 
     def options(self, home: Path) -> list[str]:
-        """Return the options of Java for a server.
-
-        Parameters
-        ----------
-        home
-            The folder of the server.
-        """
+        """Return the options of Java for the server with this folder."""
         if self._archive is not None:
             return [f"{_FILE_OPTION}{self._archive}"]
         if not self._record:
@@ -87,7 +81,8 @@ class ClassData:
                 "option": _FILE_OPTION,
                 "list": str(merged),
             }
-            # it goes to the background at once, and this process has no child to wait for
+            # the program moves itself to the background at once, so that this process has no child
+            # to wait for
             subprocess.run(
                 [sys.executable, "-I", str(_MAKER), json.dumps(orders)],
                 stdin=subprocess.DEVNULL,
@@ -103,7 +98,7 @@ class ClassData:
     def _find(self) -> Path | None:
         for archive in self._folder.glob(f"{self._key}.*.jsa"):
             if archive.name == f"{self._key}.{archive.stat().st_size}.jsa":
-                with contextlib.suppress(OSError):  # of a cache that can only be read
+                with contextlib.suppress(OSError):  # the cache may be read-only
                     os.utime(archive)
                 return archive
             archive.unlink()  # it was cut off, which Java does not survive

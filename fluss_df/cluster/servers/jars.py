@@ -31,14 +31,8 @@ _FETCH_SECONDS = 900
 class ServerJars:
     """The files that a server runs from.
 
-    Parameters
-    ----------
-    classpath
-        All jars, the server's first.
-    version
-        The version that the server's jar states; "unknown" where it states none.
-    named
-        The server's jar, where the user named it.
+    ``classpath`` has all jars, the server's first. ``version`` is what the server's jar states,
+    "unknown" where it states none. ``named`` is the server's jar where the user named it.
     """
 
     classpath: tuple[Path, ...]
@@ -51,16 +45,12 @@ def resolve_jars(
 ) -> ServerJars:
     """Return the jars of a server, fetching them with Maven the first time.
 
+    The server's jar is ``jar``, else that of the environment variable FLUSS_SERVER_JAR, else
+    ``remembered``, which the user named when the cluster was started last, else Apache Fluss
+    0.9.1-incubating, kept in the user's cache folder.
+
     Raises ClusterUnavailableError where Maven is missing, or cannot fetch the server. Raises
     ClusterError when the jar does not exist or is no Fluss server.
-
-    Parameters
-    ----------
-    jar
-        A Fluss server jar; None for that of the environment variable FLUSS_SERVER_JAR, else the
-        remembered one, else Apache Fluss 0.9.1-incubating, kept in the user's cache folder.
-    remembered
-        The jar that the user named when the cluster was started last.
     """
     source = "the server jar"
     if jar is None and os.environ.get(SERVER_JAR_VARIABLE):

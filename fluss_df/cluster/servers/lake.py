@@ -77,13 +77,13 @@ def lake_options(folder: Folder, datalake: str | None) -> dict[str, str]:
             "uri": f"jdbc:sqlite:{folder.lake / 'catalog.db'}",
             "warehouse": str(folder.lake / "warehouse"),
             "jdbc.schema-version": "V1",
-            # Where the catalog is there already, Iceberg's look whether it is leaves its answer
-            # open: with it the coordinator reads the catalog as it was then, and cannot write it
-            # any more ("Unknown failure" of a table to be created). So it does not look.
+            # Otherwise Iceberg looks whether the catalog's tables exist, and leaves that query
+            # open: with it the coordinator keeps reading the catalog as it was then, and cannot
+            # write it any more ("Unknown failure" when a table is created).
             "jdbc.init-catalog-tables": "false",
-            # of SQLite's driver, which waits three seconds for another process by default
+            # milliseconds that SQLite's driver waits for another process; three seconds by default
             "jdbc.busy_timeout": "60000",
-            # readers and a writer do not wait for each other, nor each commit for the disk
+            # with it, readers and a writer do not wait for each other, nor each commit for the disk
             "jdbc.journal_mode": "WAL",
             "jdbc.synchronous": "NORMAL",
         },

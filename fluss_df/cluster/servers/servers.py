@@ -63,15 +63,9 @@ class Servers:
     def start_all(self, java: Path, jars: ServerJars, port: int | None) -> None:
         """Start all servers, on other ports where theirs are taken; return when they serve.
 
-        Raises PortInUseError when ``port`` belongs to another program. Raises ClusterError when a
-        server dies or is not ready in time; none is left running then.
-
-        Parameters
-        ----------
-        java, jars
-            What the servers run from.
-        port
-            The port that clients are told; None for the one of last time, or any.
+        Clients are told ``port``; None takes the one of last time, or any. Raises PortInUseError
+        when it belongs to another program. Raises ClusterError when a server dies or is not ready
+        in time; none is left running then.
         """
         self.state = replace(self.state, server_version=jars.version, jar=jars.named)
         for attempt in range(1, _ATTEMPTS + 1):
@@ -162,10 +156,8 @@ class Servers:
     def start_flink_tiering(self, java: Path, options: dict[str, str]) -> None:
         """Start Flink's tiering service; it ends with the servers.
 
-        Raises
-        ------
-        ClusterError
-            When it runs already, the cluster does not run, or has no data lake.
+        Raises ClusterError when it runs already, the cluster does not run, or the cluster has no
+        data lake.
         """
         running = self.state.running()
         if FLINK_TIERING in running:

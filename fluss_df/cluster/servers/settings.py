@@ -168,9 +168,9 @@ class State:
     settings
         What the cluster consists of.
     ports
-        Process name -> its ports; ZooKeeper has the same for both.
+        The ports of each process, by its name; both ports of ZooKeeper are the same.
     processes
-        Process name -> process, of those that were started and not stopped.
+        By name the processes that were started and not stopped.
     server_version
         The version of the server that was started last.
     jar

@@ -54,7 +54,7 @@ _FUNCTIONS: Final = {
 }
 _KEYWORDS: Final = "BUCKETS,ILIKE,LIMIT,OFFSET,QUALIFY"
 
-# by the numbers of the interface: the kind of the value, and the value
+# by the numbers of Flight SQL's SqlInfo: the kind of the value, and the value
 _INFO: Final[dict[int, tuple[int, Any]]] = {
     0: (_STRING, "fluss_df"),
     1: (_STRING, __version__),
@@ -148,7 +148,7 @@ def sql_info(_: Session, asked: pb.CommandGetSqlInfo) -> Iterator[pa.RecordBatch
 
 
 _TEXT: Final = ("'", "'")
-# name, number of XDBC, most digits, quotes, parameters, scales, radix, subcode
+# name, number in XDBC (ODBC and JDBC), most digits, quotes, parameters, scales, radix, subcode
 _TYPES: Final[list[tuple[str, int, int | None, tuple[str, str] | None, str, int | None]]] = [
     ("BOOLEAN", 16, 1, None, "", None),
     ("TINYINT", -6, 3, None, "", 0),

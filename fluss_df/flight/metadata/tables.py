@@ -19,9 +19,9 @@ from fluss_df.metadata import TablePath
 from fluss_df.schema import TableInfo
 
 TABLE: Final = "TABLE"
-# rows of a batch of the list of tables, whose schemas may be large
+# rows in a batch of the list of tables, whose schemas may be large
 _ROWS: Final = 64
-# of characters; names have at most 200
+# the most characters of a pattern; names have at most 200
 _MOST_PATTERN: Final = 1000
 
 CATALOGS: Final = pa.schema([pa.field("catalog_name", pa.string(), False)])
@@ -65,7 +65,7 @@ FOREIGN_KEYS: Final = pa.schema(
         pa.field("delete_rule", pa.uint8(), False),
     ]
 )
-# what a table that went, that may not be seen, or that there cannot be, says
+# errors for a table that was dropped, that may not be seen, or that cannot exist
 _GONE: Final = (
     ErrorCode.INVALID_TABLE_EXCEPTION,
     ErrorCode.INVALID_DATABASE_EXCEPTION,
@@ -183,7 +183,7 @@ def _databases(session: Session, asked: Any, pattern: str) -> list[str]:
     fits = _like(asked, "db_schema_filter_pattern")
     plain = re.sub(r"\\(.)", r"\1", pattern)
     if plain and not re.search(r"(?<!\\)[%_]", pattern):
-        # who may see a table may not see that there is its database
+        # a user may see a table without the right to see its database
         return [plain]
     return fits(session.connection.get_admin().list_databases())
 
@@ -204,7 +204,7 @@ def _like(asked: Any, field: str) -> Callable[[list[str]], list[str]]:
     parts = re.findall(r"\\.|.", pattern, re.DOTALL)
     wild = {"%": ".*", "_": "."}
     made = "".join(wild.get(part) or re.escape(part.removeprefix("\\") or part) for part in parts)
-    # Arrow's regular expressions are those of RE2, which tries no combinations
+    # Arrow uses RE2 for regular expressions, which takes linear time for any pattern
     whole = rf"\A(?s:{made})\z"
 
     def fitting(names: list[str]) -> list[str]:

@@ -32,17 +32,14 @@ def exact(name: str) -> pl.Expr:
 def exact_fields(value: pl.Expr, names: Iterable[str]) -> list[pl.Expr]:
     """Return the fields of a struct of exactly these names, in this order.
 
-    Parameters
-    ----------
-    value
-        Structs with these fields, all of them and in this order.
-    names
-        What the fields are called. Each expression has the name of its field.
+    The structs must have these fields, all of them and in this order. Each expression has the name
+    of its field.
     """
     names = list(names)
     if not any(is_pattern(name) for name in names):
         return [value.struct.field(name) for name in names]
-    # Polars ends with a panic where it meets such a name, by index too: so no field has it
+    # Polars panics where a field has such a name, even if it is taken by index: so the fields are
+    # renamed
     places = [f"f{at}" for at in range(len(names))]
     renamed = value.struct.rename_fields(places)
     return [renamed.struct.field(p).alias(n) for p, n in zip(places, names, strict=True)]
@@ -53,17 +50,8 @@ def with_fields_named(
 ) -> pl.Expr | None:
     """Return values whose structs, nested ones too, have fields with other names.
 
-    Parameters
-    ----------
-    value, kind
-        The values, and their type.
-    new_name
-        What a field is called, given what it was called.
-
-    Returns
-    -------
-    pl.Expr or None
-        The values; None where all names stay, so that nothing is to be computed.
+    ``new_name`` returns the new name of a field. Returns None where all names stay, so that nothing
+    has to be computed.
     """
     if isinstance(kind, pl.List | pl.Array):
         inner = with_fields_named(pl.element(), cast("pl.DataType", kind.inner), new_name)
@@ -74,7 +62,7 @@ def with_fields_named(
         return None
     names = [field.name for field in kind.fields]
     renamed = [new_name(name) for name in names]
-    # what is within a field of such a name is out of reach: so no field has one meanwhile
+    # nothing within a field of such a name can be taken: so the fields are renamed meanwhile
     places = [f"f{at}" for at in range(len(names))]
     inside = {
         place: made

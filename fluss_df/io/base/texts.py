@@ -17,7 +17,7 @@ from fluss_df.io.base.names import exact, exact_fields
 
 _WRAPPED = '{"v":'
 _SUBSECOND = "%.f"
-#: Since 1970, of what Polars can write out: the year 255,000.
+#: The most seconds since 1970 that Polars can write as a date: the year 255,000.
 MOST_SECONDS = 8 * 10**12
 _MOST_DAYS = 95_000_000
 
@@ -99,7 +99,7 @@ def _plain(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
             form = f"%Y-%m-%dT%H:%M:%S{_SUBSECOND}"
             if kind.time_unit == "ns":
                 return moment.dt.strftime(form) + pl.lit(zone)
-            # Polars panics beyond: the number since 1970 is written there
+            # Polars panics for later ones, so their number since 1970 is written
             far = _is_far(value.to_physical(), kind)
             text = pl.when(~far).then(moment).dt.strftime(form) + pl.lit(zone)
             return pl.when(far).then(value.to_physical().cast(pl.String)).otherwise(text)
@@ -149,7 +149,7 @@ def _of(kind: object) -> pl.DataType:
 
 def _leaves(column: pl.Series) -> Iterator[pl.Series]:
     """Give a column, or of a nested one the columns that it is made of."""
-    # methods of a series look it up by its name, which may be a pattern
+    # renamed, because methods of a series look it up by its name, which may be a pattern
     column = column.alias("v")
     if isinstance(column.dtype, pl.Map):
         yield from _leaves(column.cast(_entries(column.dtype)))
@@ -214,7 +214,7 @@ def typed(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
         case pl.Datetime():
             return _moment(value, kind)
         case pl.Decimal():
-            # the cast would round
+            # null, because the cast would round
             excess = value.str.contains(rf"\.\d{{{kind.scale}}}\d*[1-9]") | value.str.contains(
                 "[eE]"
             )
@@ -225,7 +225,7 @@ def typed(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
 def _moment(value: pl.Expr, kind: pl.Datetime) -> pl.Expr:
     text = value.str.replace(" ", "T", literal=True)
     text = pl.when(text.str.len_bytes() == 10).then(text + pl.lit("T00:00:00")).otherwise(text)
-    # digits that the type has not would be cut off
+    # null, because the cast would cut off digits that the type does not have
     digits = {"ms": 3, "us": 6, "ns": 9}[kind.time_unit]
     fits = ~text.str.contains(rf"\.\d{{{digits}}}\d*[1-9]")
     form = f"%Y-%m-%dT%H:%M:%S{_SUBSECOND}"

@@ -33,10 +33,10 @@ from fluss_df.pushdown.plan import Split
 from fluss_df.schema import TableInfo
 
 _VERSION = 1
-# what the systems say of a lock that another process has
+# errors by which systems say that another process has the lock
 _IS_LOCKED = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})
 
-# a disk, or a share of it, that takes no more
+# errors of a disk, or of a share of it, that takes no more data
 _FULL = frozenset({errno.ENOSPC, errno.EFBIG, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _NUMBER = re.compile(r"(?:os error|errno) (\d+)", re.IGNORECASE)
@@ -62,11 +62,12 @@ class BatchOffsets:
     splits
         A range of offsets for each bucket that the run knows; empty where nothing is new.
     created
-        When the table was made, in ms since 1970: a server that begins again gives the same ids
-        again. None where an earlier release wrote the file.
+        When the table was made, in milliseconds since 1970, because a server that was set up again
+        gives the same ids again. None where an earlier release wrote the file.
     clock
-        A moment, in ms since 1970: what is before the ends was committed before it. None where
-        that cannot be said.
+        A moment in milliseconds since 1970: rows before the ends were committed to Fluss before it.
+        Rows that were committed later are others, of a log that was put back to an earlier state.
+        None where no such moment is known.
     """
 
     number: int
@@ -128,22 +129,12 @@ def local_folder(what: str, folder: str | os.PathLike[str]) -> Path:
 class Checkpoint:
     """A checkpoint folder, owned by one run at a time; use it in a ``with`` statement.
 
+    The folder is made where it does not exist, and serves one table. ``run_id`` is the id that all
+    runs with this folder share, and ``about`` the content of ``metadata.json``. Both are known only
+    within the ``with`` statement.
+
     Raises FlussError when another process uses the folder, or it is of another table or a later
     version.
-
-    Parameters
-    ----------
-    folder
-        Made where it does not exist.
-    table
-        The table that is read: a folder serves one table.
-
-    Attributes
-    ----------
-    run_id
-        The id that all runs with this folder share; known within the ``with`` statement.
-    about
-        What ``metadata.json`` says; known as long.
     """
 
     def __init__(self, folder: str | os.PathLike[str], table: TablePath) -> None:
@@ -328,7 +319,7 @@ def storing_output(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pl.exceptions.PolarsError) as error:
-        # Polars and Arrow have the number in the text
+        # Polars and Arrow have the error number in their texts
         found = _NUMBER.search(str(error))
         if found is None or int(found[1]) not in _FULL:
             raise
@@ -404,7 +395,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _lock(file: IO[str]) -> None:
-        # far behind the process id, which others may read
+        # locked far after the process id, so that others may read the id
         file.seek(1 << 20)
         msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         file.seek(0)

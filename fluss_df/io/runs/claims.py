@@ -23,7 +23,7 @@ class Claims:
     Parameters
     ----------
     register
-        Where they are noted; None to go without.
+        Where they are noted; None to do without it.
     names
         The run, what it reads and where it writes.
     info
@@ -33,9 +33,9 @@ class Claims:
     query
         The query as text.
     plan
-        What no other query has; None where it is not known.
+        The digest of the query's plan; None where it cannot be had.
     losses
-        What is done where notes are gone.
+        What is done where notes are missing.
 
     Attributes
     ----------
@@ -68,16 +68,11 @@ class Claims:
         self._first = False
 
     def check(self, staged: Link | None, known: Link | None, told: bool) -> None:
-        """Hold the register against what the checkpoint says.
+        """Compare the register with what the checkpoint says.
 
-        Parameters
-        ----------
-        staged
-            The batch that is not committed, where it is staged.
-        known
-            The newest batch that was committed and had rows.
-        told
-            Whether the checkpoint says so: those of earlier releases do not.
+        ``staged`` is the batch that is staged and not committed, and ``known`` the newest committed
+        batch that had rows. ``told`` says whether the checkpoint names the latter: those of earlier
+        releases do not.
         """
         self.link = known
         self.told = told or self._register is not None
@@ -145,11 +140,11 @@ class Claims:
         """Refuse to write the rows of another run of the same query a second time."""
         engine = self._info.get_properties().get("table.merge-engine", "").lower()
         if self._info.has_primary_key() and engine != "aggregation":
-            # the same rows again leave the same rows
+            # writing the same rows again would change nothing
             return
         assert self._register is not None
         for other in self._register.others(self._names):
-            # notes of earlier releases have the text itself
+            # notes of earlier releases have the query's text itself
             if other.about.get("query") not in (self._digest, self._query):
                 continue
             twice = overlapping(other.about, batch.planned.splits)
@@ -162,7 +157,7 @@ class Claims:
             )
             begin = "go on with it, or begin behind it with scan_fluss(start=...)"
             if self._plan is None or other.about.get("plan") != self._plan:
-                # the text does not show in-memory frames, functions, and more: it may be another
+                # the text shows no in-memory frames, functions and more: it may be another query
                 logger.warning(
                     "%s a query that reads the same as text; where it is the same, rows are there"
                     " twice: %s",

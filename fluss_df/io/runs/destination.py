@@ -27,7 +27,7 @@ Destination: TypeAlias = (
 )
 
 
-# of a name of no table; what a cluster answers that is down says nothing about the table
+# errors that mean that there is no table of a name; an unreachable cluster says nothing about it
 _NO_TABLE: Final = (
     ErrorCode.TABLE_NOT_EXIST,
     ErrorCode.DATABASE_NOT_EXIST,
@@ -73,7 +73,7 @@ def _refuse_ambiguous(connection: FlussConnection, to: str) -> None:
         path = TablePath.parse(to, connection.default_database)
         exists = connection.get_admin().table_exists(path)
     except FlussError:
-        # no name of a table, or a table that this user may not see: then it is a folder
+        # the name is that of no table, or of one that this user may not see: then it is a folder
         return
     if exists:
         raise FlussError(
@@ -92,7 +92,8 @@ def refuse_nested(to: Destination, checkpoint: str | os.PathLike[str]) -> None:
     if callable(to) or isinstance(to, TablePath):
         return
     folder = local_folder("to", to).resolve()
-    # also where a name with a dot is that of a table: the checkpoint would make a folder of it
+    # checked even where the name is that of a table: the checkpoint would make a folder of this
+    # name
     if folder not in (inner, *inner.parents):
         return
     text = (
@@ -112,8 +113,9 @@ def refuse_source(
     if known[0] != known[1]:
         return
     if source is not target:
-        # another connection to the same cluster, by another of its names as well; a cluster that
-        # was restored from a backup has the same tables
+        # The connection may be another one to the same cluster, by another of its addresses.
+        # Servers are compared too, because a cluster that was restored from a backup has the same
+        # tables.
         servers = [
             {(node.host, node.port) for node in connection.get_admin().get_server_nodes()}
             for connection in (source, target)
@@ -160,27 +162,13 @@ def check_destination(
     connection: FlussConnection,
     is_moved: Callable[[], bool],
 ) -> bool:
-    """Compare a destination with that of the checkpoint.
+    """Compare a destination with that of the checkpoint; return whether its table is another one.
+
+    That is a table which was created again, with which the run goes on because ``losses`` permit
+    it. ``now`` is the destination by :func:`describe`. ``is_moved`` is called for a folder whose
+    old path is gone, and returns whether the folder was moved with its checkpoint.
 
     Raises FlussError when the checkpoint belongs to another destination.
-
-    Parameters
-    ----------
-    checkpoint
-        The checkpoint.
-    now
-        The destination, as :func:`describe` gives it.
-    losses
-        What to do where the table was dropped and created again.
-    connection
-        Where tables are.
-    is_moved
-        Asked of a folder whose old path is gone: whether it was moved with its checkpoint.
-
-    Returns
-    -------
-    bool
-        Whether the table was created again, and the run goes on all the same.
     """
     then = checkpoint.about.get("destination")
     if then is None or then == now:

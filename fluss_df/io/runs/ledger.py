@@ -50,13 +50,13 @@ from fluss_df.metadata import OffsetSpec, TableBucket, TablePath
 from fluss_df.polars_adapter.plans import run_into
 from fluss_df.record.python.coerce import coerce
 
-# up to about which size frames of a query are put together
+# frames of a query are put together up to about this size
 _STAGED_BYTES = 8 << 20
-# how long what was acknowledged may take to be seen in the log
+# how long acknowledged rows may take to be seen in the log
 _VISIBLE_S = 30.0
 _PAUSE_S = 0.05
 _VERSION = 1
-# the server does not know the writer any more
+# errors by which a server says that it does not know the writer any more
 _WRITER_GONE = frozenset(
     {ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION, ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION}
 )
@@ -154,11 +154,11 @@ class TableLedger:
     folder
         The checkpoint's.
     claims
-        What holds the checkpoint against what was written; None where nothing does.
+        Compares the checkpoint with what was written; None where nothing does.
     losses
         What is done where partitions of the target are gone.
     create_partitions
-        Whether to create the partitions of rows.
+        Whether to create partitions that rows belong to and the target lacks.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class TableLedger:
         )
         self.claims = claims
         self._losses = losses
-        # with a chunk: without one no types are looked at
+        # a table with a chunk: coerce looks at no types where there is none
         nothing = arrow_types(path, schema).empty_table()
         coerce(nothing, target.columns, table=str(path))
         self._connection = connection
@@ -204,7 +204,7 @@ class TableLedger:
 
     def __exit__(self, *_: object) -> None:
         for writer in self._open:
-            # what failed was raised where it was sent
+            # errors were raised where rows were sent
             with contextlib.suppress(FlussError):
                 writer.close()
 
@@ -361,7 +361,7 @@ class TableLedger:
             stage = pa.ipc.open_file(file)
             for i, at in enumerate(entry.order):
                 if at < 0:
-                    # of a partition that is gone
+                    # the partition is gone
                     continue
                 place = entry.places[at]
                 seen[place.bucket] += 1
@@ -395,8 +395,8 @@ class TableLedger:
             except FlussError as error:
                 if error.error_code not in _WRITER_GONE or attempt == 3:
                     raise
-            # The server has forgotten the writer since, and would refuse a late request
-            # of it too: what is missing can go under another id.
+            # The server has forgotten the writer, so it would refuse a late request of it, too: the
+            # missing batches can be sent under another id.
             entry = replace(entry, writers=(*entry.writers, self._new_writer().ask_writer_id()))
             firsts = dict.fromkeys(firsts, 0)
             write_atomically(self._entry_path(number), entry.to_json())

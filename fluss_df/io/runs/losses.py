@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 OnDataLoss: TypeAlias = Literal["fail", "ignore"]
 
-# longer than what a moment in ms may be ahead
+# seconds; longer than the millisecond by which a moment may be ahead
 _MOMENT_S = 0.002
 # buckets that a message names at the most
 _SHOWN = 4
@@ -39,12 +39,8 @@ def check_on_data_loss(choice: str) -> None:
 class Losses:
     """What is done about rows that are gone.
 
-    Parameters
-    ----------
-    on_data_loss
-        ``"fail"`` raises; ``"ignore"`` logs a warning and goes on without them.
-    way_out
-        What the error says of going on.
+    With ``on_data_loss="fail"`` an error is raised, which ends with ``way_out``. With ``"ignore"``
+    a warning is logged, and the run goes on without them.
     """
 
     on_data_loss: str
@@ -118,12 +114,12 @@ def not_put_back(
     """
     if clock is None or not known:
         return dict(known)
-    # what a server does not know, as the moment is to come by its clock, stays as it was
+    # where the moment is still to come by a server's clock, it says nothing: the offset stays
     found = _offsets_at(connection, info, list(known), clock)
     since = dict(known)
     since.update((bucket, offset) for bucket, offset in found.items() if offset is not None)
     if doubtful := {b: at for b, at in known.items() if since[b] < at <= last[b]}:
-        # of what is in remote storage, servers say an offset that may be before a moment
+        # for remote storage, servers return an offset that may be before the moment
         ranges = {b.of(info.table_id): (since[b], at) for b, at in doubtful.items()}
         exact = offsets_from_time(connection, info, ranges, clock)
         since.update((b, exact[b.of(info.table_id)]) for b in doubtful)
@@ -150,7 +146,7 @@ def moment_after(
     if not ends:
         return None
     clock = int(time.time() * 1000) + 1
-    # of a moment that is still to come a server says nothing, and so nothing of such rows
+    # wait until the moment is past: a server says nothing of one that is still to come
     time.sleep(_MOMENT_S)
     since = _offsets_at(connection, info, list(ends), clock)
     if any(offset is not None and offset < ends[bucket] for bucket, offset in since.items()):

@@ -48,7 +48,7 @@ from fluss_df.texts.html_tables import pairs, table
 _WAIT_S = 0.2
 
 
-# what is shown of the offsets of a bucket
+# the columns in which the offsets of a bucket are shown
 _SPLIT = ("partition", "bucket", "from offset", "to offset", "rows")
 
 
@@ -257,7 +257,7 @@ class MicroBatches:
         batch = self._plan(last or self._checkpoint.start())
         if not batch.rows and not self._went_on:
             if batch.number == 0 and self._checkpoint.start() is None:
-                # what comes from now on is read, whenever that will be
+                # all rows that come from now on are read, whenever the first of them comes
                 self._checkpoint.begin(dataclasses.replace(batch, number=-1))
             return None
         self._checkpoint.plan(batch)
@@ -280,7 +280,7 @@ class MicroBatches:
         connection = self._source.connection
         same = not_put_back(self._losses, connection, info, stops, batch.clock, last)
         within_log(self._losses, self.table, stops, stops, last)
-        # what is there in the place of rows that are gone is read by the next batch
+        # rows that replaced lost ones are read by the next batch
         starts = {b: at for b, at in starts.items() if same[b] == stops[b] <= last[b]}
         starts = within_log(self._losses, self.table, starts, first, last)
         return tuple(_at(b, start, stops[b]) for b, start in starts.items() if stops[b] > start)
@@ -309,7 +309,7 @@ class MicroBatches:
             if info.is_partitioned()
             else []
         )
-        # offsets to start from may name partitions that were read, and dropped since
+        # given start offsets may name partitions that were read, and dropped since
         source = self._source
         if self._checkpoint.start() is not None or self._checkpoint.planned() is not None:
             source = dataclasses.replace(source, start="earliest")
@@ -330,14 +330,14 @@ class MicroBatches:
         left: list[Split] = []
         if last is not None:
             known = without_dropped(self._losses, self.table, known, there)
-            # of a query that reads fewer buckets than before: they stay known
+            # a query may read fewer buckets than before: the others stay known
             others = known.keys() - set(buckets)
             left = [_at(bucket, known.pop(bucket)) for bucket in sorted(others, key=str)]
-            # partitions that came later are read from their beginning
+            # partitions that were created later are read from their beginning
             source = dataclasses.replace(source, start="earliest")
         first, ends, starts, stops = ask_bounds(source, info, buckets) if buckets else ({},) * 4
         if last is not None:
-            # what is behind a given end is not wanted
+            # rows after a given end are not wanted
             open_ended = source.stop == "latest"
             wanted = {b: at for b, at in known.items() if open_ended or at < stops[b]}
             if not self._began:
@@ -347,7 +347,7 @@ class MicroBatches:
             wanted = within_log(self._losses, self.table, wanted, first, ends)
             starts = {**starts, **known, **wanted}
             known = {**known, **wanted, **{split.bucket: split.start for split in left}}
-        # that rows were passed over is written down, by a batch without rows where none came
+        # a batch without rows notes that lost rows were passed over, where no new rows came
         self._went_on = known != before
         starts, stops = find_offsets(source, info, buckets, (first, ends, starts, stops))
         splits = [_at(b, starts[b], max(starts[b], stops[b])) for b in buckets]
@@ -373,12 +373,12 @@ def share_rows(splits: list[Split], most: int | None) -> list[Split]:
     if most is None:
         return splits
     left = most
-    # the largest first where some have to wait: one that always was the smaller would never wait
+    # where some buckets have to wait the largest comes first, so that none waits for ever
     few = most < sum(split.rows > 0 for split in splits)
     order = sorted(range(len(splits)), key=lambda i: splits[i].rows, reverse=few)
     shared = list(splits)
     for n, i in enumerate(order):
-        # what small buckets do not need is for the larger ones
+        # what small buckets leave of their shares goes to the larger ones
         share = max(1, left // (len(order) - n)) if left else 0
         shared[i] = splits[i].slice(0, min(share, left))
         left -= shared[i].rows
@@ -388,7 +388,7 @@ def share_rows(splits: list[Split], most: int | None) -> list[Split]:
 def _streamed(
     scans: list[FlussScan], stream: str | TablePath | None, frame: pl.LazyFrame
 ) -> FlussScan:
-    # what is in the lake alone does not grow at an end
+    # what is only in the lake does not grow
     scans = [scan for scan in scans if scan.source.halves is not Halves.LAKE]
     names = sorted({str(scan.source.table) for scan in scans})
     if stream is None:

@@ -31,33 +31,23 @@ from fluss_df.io.runs.micro_batches import MicroBatch
 from fluss_df.io.runs.run_register import Link
 from fluss_df.io.runs.written import positions, where
 
-# in the metadata of files
+# the key of the run's id in the metadata of files
 _RUN_ID = b"fluss_df.run"
 _BATCH = b"fluss_df.batch"
-# characters of a folder's name in those of files that are not in it yet
+# how many characters of the folder's name the names of unfinished files have
 _PREFIX = 40
 
 
 class ParquetFolder:
     """One file for each batch that has rows, marked with the run that it is of.
 
-    Files are written beside the folder: whoever reads the folder sees whole files only. Where that
-    is another disk, or may not be written, they are written in it, under a name that begins with a
-    dot and does not end with ``.parquet``. Use it in a ``with`` statement.
+    Files are written beside the folder, so that readers of the folder see whole files only. Where
+    that is another disk, or may not be written, they are written in the folder, under a name that
+    begins with a dot and does not end with ``.parquet``. The folder is made where it does not
+    exist. Use it in a ``with`` statement.
 
-    Parameters
-    ----------
-    folder
-        Made where it does not exist.
-    run_id
-        The run.
-    losses
-        What is done where files are gone.
-
-    Attributes
-    ----------
-    link
-        The newest file that this run knows of.
+    ``losses`` says what is done where files are gone. ``link`` is the newest file that this run
+    knows of.
     """
 
     def __init__(self, folder: str | os.PathLike[str], run_id: str, losses: Losses) -> None:
@@ -75,7 +65,7 @@ class ParquetFolder:
                 f"to={str(folder)!r} cannot be made as a folder: {error}",
                 ErrorCode.STORAGE_EXCEPTION,
             ) from None
-        # of a long name the beginning: with the rest it has to be a name, too
+        # only the beginning of a long name, so that the whole is not too long for a name
         self._prefix = f".{self._folder.name[:_PREFIX]}-{run_id}-"
 
     def __enter__(self) -> ParquetFolder:
@@ -128,16 +118,11 @@ class ParquetFolder:
         return Link(number, found["name"], found)
 
     def check(self, planned: BatchOffsets | None, known: Link | None, told: bool) -> None:
-        """Hold the folder against what the checkpoint says.
+        """Compare the folder with what the checkpoint says.
 
-        Parameters
-        ----------
-        planned
-            The batch that is not committed; None where all are.
-        known
-            The newest file that was committed.
-        told
-            Whether the checkpoint says which that is: those of earlier releases do not.
+        ``planned`` is the batch that is not committed, None where all are. ``known`` is the newest
+        file that was committed. ``told`` says whether the checkpoint names it: those of earlier
+        releases do not.
         """
         self.link = known
         found = self.newest()
@@ -185,7 +170,7 @@ class ParquetFolder:
         if found == Link(batch.number, digest):
             self.link = found
             return int(pq.read_metadata(path).num_rows)
-        # another one without a name is of an earlier release, and this run's
+        # a file without a name is of an earlier release, and this run's
         replaces = found is not None and found.batch == batch.number and not found.name
         if found != self.link and not replaces:
             assert found is not None or self.link is not None
@@ -231,7 +216,7 @@ class ParquetFolder:
             except FileExistsError:
                 raise self._ahead(self._read(path), self.link) from None
             except OSError:
-                # a file system without links
+                # the file system has no links
                 pass
         os.replace(name, path)
 

@@ -15,20 +15,9 @@ from fluss_df.observe.counters import BETWEEN, Counts, Durations
 class RunCounts:
     """Counters of a run, which only grow, and its lag; written by the thread of the run.
 
-    Parameters
-    ----------
-    checkpoint
-        The folder that the run is known by.
-    table
-        What is read.
-
-    Attributes
-    ----------
-    name
-        The checkpoint's folder; that of all further ones where there were very many.
-    lag
-        Rows of the table that are not in a committed batch, by the newest look at the table; what
-        is behind a given end does not count.
+    ``name`` is the folder of the checkpoint. Where very many runs are counted, all further ones
+    share one name. ``lag`` is how many rows of the table are not in a committed batch, when the
+    table was last looked at. Rows after a given end do not count.
     """
 
     def __init__(self, checkpoint: str | os.PathLike[str], table: TablePath) -> None:

@@ -41,8 +41,8 @@ _SCHEMA = pa.schema(
         ("about", pa.string()),
     ]
 )
-# How long one that came second may take to give a row back. On a loaded machine it takes seconds;
-# who waits in vain is refused, though it was the first.
+# Seconds within which a run that came second gives the row back. On a loaded machine that takes a
+# while; after this time the first run is refused, too.
 _GIVEN_BACK_S = 30.0
 _PAUSE_S = 0.02
 # the key in ``about`` that marks a row as put back by one that came second
@@ -55,14 +55,8 @@ _ROWS = (ChangeType.Insert.value, ChangeType.UpdateBefore.value, ChangeType.Upda
 class Link:
     """A batch as its target knows it.
 
-    Parameters
-    ----------
-    batch
-        Its number.
-    name
-        What no other batch is called.
-    about
-        What was noted with it: the offsets up to which it read, by bucket.
+    No other batch has the same ``name``. ``about`` was noted with it: the offsets up to which it
+    read, by bucket.
     """
 
     batch: int
@@ -124,7 +118,7 @@ class RunRegister:
             Metrics(parent=connection.metrics),
         )
         self._claimed: Link | None = None
-        # where the table's changes ended before ``_claimed`` was put
+        # the end of the table's changes before ``_claimed`` was written
         self._claimed_behind = 0
         self._writer = UpsertWriter(connection, self._info)
 
@@ -158,7 +152,7 @@ class RunRegister:
         if now != expected:
             return now
         if now is not None and _GIVEN_BACK in now.about and now == self._claimed:
-            # who gave it back may have put it over a claim that came in between
+            # the run that gave the row back may have overwritten a claim that came in between
             begun = self._claimed_behind
         self._put(names, link)
         seen = self._changes(names.run_id, begun, self._end())
@@ -231,7 +225,7 @@ class RunRegister:
         except FlussError as error:
             if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
                 raise
-        # the oldest changes have expired: read those that are left
+        # the oldest changes have expired: read the remaining ones
         return list(self._read(run_id, max(start, self._end(OffsetSpec.earliest())), stop))
 
     def _read(self, run_id: str, start: int, stop: int) -> Iterator[Link]:

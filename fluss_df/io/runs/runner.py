@@ -254,7 +254,7 @@ def _tell_changed_query(batches: MicroBatches, frame: pl.LazyFrame) -> None:
     if then is None or then["polars"] != now["polars"]:
         pass
     elif then["text"] == text:
-        # what its text does not show: in-memory frames, the middle of long lists, some arguments
+        # the text does not show in-memory frames, the middle of long lists, and some arguments
         if None not in (plan, then.get("plan")) and plan != then["plan"]:
             logger.warning(
                 "checkpoint %s: the query is another one than before, in what its text does not"
@@ -403,7 +403,7 @@ class _IntoTable(_Target):
                 name = self._ledger.name_of(planned.number)
                 staged = None if name is None else Link(planned.number, name)
                 if made_again:
-                    # it was staged for a table that is gone
+                    # the batch was staged for a table that is gone
                     self._ledger.forget(planned.number)
             self._claims.check(staged, *self.committed())
             checkpoint.amend(destination=where)

@@ -67,14 +67,8 @@ def changes_schema(
 ) -> pa.Schema:
     """Return the columns of a scan of changes: those wanted, then ``_partition`` and ``_bucket``.
 
-    Parameters
-    ----------
-    info, kind
-        Whose changes, and how they are shown.
-    columns
-        Columns of the virtual table; None for all.
-    include_metadata
-        True for those metadata columns that the virtual table does not have, or their names.
+    ``columns`` are of the virtual table, None for all. ``include_metadata`` has the names of
+    metadata columns to add; True adds all that the virtual table does not have.
     """
     whole = kind.schema(info.schema.arrow_schema)
     names = bind_names(columns, whole.names, f"table {info.table_path}{kind.value}:")
@@ -100,7 +94,7 @@ class ChangeRows:
         self.names = list(names)
         self.columns = table_columns(info, kind, names)
         if kind is ChangeTable.BINLOG and not self.columns:
-            # without a column nothing could be counted
+            # at least one column, because without any no rows could be counted
             self.columns = tuple(info.get_column_names()[:1])
         places = ({PARTITION_COLUMN, BUCKET_COLUMN} & {*names}) - {*info.get_column_names()}
         if kind is ChangeTable.BINLOG:
@@ -146,16 +140,7 @@ def read_changes(
 ) -> Iterator[pl.DataFrame | None]:
     """Yield the changes of splits in order; None when nothing came for a while.
 
-    Parameters
-    ----------
-    source, info, kind
-        The scan, its table, and how changes are shown.
-    splits
-        Which offsets.
-    names
-        The columns of the frames.
-    metrics
-        What is counted.
+    ``names`` are the columns of the frames.
     """
     rows = ChangeRows(info, kind, names)
     convert: Callable[[pa.Table], pl.DataFrame | pa.Table] = (

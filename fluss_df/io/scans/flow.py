@@ -14,7 +14,7 @@ import polars as pl
 from fluss_df.io.scans.running import RunningQuery
 from fluss_df.polars_adapter.plans import run_into
 
-# Bytes of results that nobody took yet: above the first number the scans wait, above the second
+# Bytes of results that nobody took yet. Above the first number the scans wait, and above the second
 # Polars does, too.
 _HELD_BYTES: Final = 1 << 20
 _MOST_HELD_BYTES: Final = 4 * _HELD_BYTES
@@ -25,19 +25,11 @@ _AHEAD_BYTES: Final = 2 << 20
 
 
 class Flow:
-    """The way from a thread that computes a query to who takes its rows, in bounded memory.
+    """Carries rows from a thread that computes a query to their consumer, in bounded memory.
 
     Its scans wait while rows are not taken: what is held is a few MB, however large the result is.
-
-    Parameters
-    ----------
-    errors
-        A context in which the thread computes: it turns errors of Polars into those of Fluss.
-
-    Attributes
-    ----------
-    running
-        The query; what plans it does so within ``running.planned()``.
+    The thread computes in the context ``errors``, which turns errors of Polars into those of Fluss.
+    The query must be planned within ``running.planned()``.
     """
 
     def __init__(self, errors: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:

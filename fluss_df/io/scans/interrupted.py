@@ -43,10 +43,10 @@ class _Interrupts:
         try:
             before = signal.set_wakeup_fd(own, warn_on_full_buffer=False)
         except ValueError:
-            # an interpreter within the process
+            # a subinterpreter of this process
             return
         if before not in (-1, own):
-            # an event loop learns of its signals in this way: what came meanwhile is for it
+            # an event loop gets its signals this way: those that came meanwhile are for it
             signal.set_wakeup_fd(before)
             with contextlib.suppress(OSError):
                 os.write(before, self._read())
@@ -89,7 +89,7 @@ class InterruptibleWait:
 
     def __init__(self) -> None:
         query = waited_for()
-        # a query that began before anybody waited for it may be any that is waited for later
+        # a query that began before anybody waited may be any one that is waited for later
         self._query = None if query is None else weakref.ref(query)
         self._before = _interrupts.count()
 
@@ -103,7 +103,7 @@ class InterruptibleWait:
             return
         query = waited_for()
         if query is None:
-            # the main thread runs Python, which raises it there
+            # the main thread is running Python code, which raises KeyboardInterrupt there
             self._before = count
         elif (self._query is None or self._query() is query) and signal.getsignal(
             signal.SIGINT

@@ -25,14 +25,8 @@ class KnownTable:
     """A table as it was when it was looked up.
 
     What this process dropped or altered is looked at again; what others did is seen within half a
-    second, and at once where servers have no such table any more.
-
-    Parameters
-    ----------
-    info
-        The table.
-    since
-        A moment before it was asked for.
+    second, and at once where servers have no such table any more. ``since`` is a moment before it
+    was asked for.
     """
 
     info: TableInfo

@@ -54,13 +54,13 @@ def plan_scan(
     columns
         The columns that the query needs, of those of the scan; None for all.
     conditions
-        What the query asks of a row. With a limit they apply to the first ``limit`` rows, and
-        nothing is pruned by them.
+        The query's conditions. With a limit they apply to the first ``limit`` rows, and nothing is
+        pruned by them.
     limit
         How many rows are needed, from the first.
     known
-        The table as it was last looked up: where that is a moment ago it is not asked for again,
-        else what follows from it is asked for at the same time, which takes half of the time away.
+        The table as it was last looked up. Where that is a moment ago it is not asked for again.
+        Otherwise all that follows from it is asked for at the same time, which halves the wait.
     """
     usable = usable_conditions(source, conditions) if limit is None else []
     is_fresh = known is not None and known.fresh
@@ -69,7 +69,7 @@ def plan_scan(
     except FlussError:
         if not is_fresh:
             raise
-        # it may be another table by now
+        # the name may mean another table by now
         now, partitions, pruned, (starts, stops) = _find(source, usable, None)
     info = now.info
     splits = make_splits(pruned.buckets, starts, stops, pruned.low, pruned.high)
@@ -106,7 +106,7 @@ def _find(
         if source.connection.cluster.engine is None:
             known, partitions, guess, bounds = _ask_meanwhile(source, usable, known)
         else:
-            # an engine in this process answers before anything could be asked meanwhile
+            # an engine in this process answers so fast that asking ahead would not help
             known = None
     if known is None:
         now = Moment()
@@ -192,7 +192,7 @@ def _server_filter(
 ) -> ServerFilter | None:
     """Return what of the conditions servers can judge log batches by."""
     if source.changes is not None:
-        # changes are read whole
+        # all columns of changes are read, so servers cannot judge them
         return None
     own = set(info.get_column_names()) - set(source.metadata_columns)
     known = (c.predicate for c in conditions if c.columns <= own)
@@ -210,7 +210,8 @@ def usable_conditions(source: ScanSource, conditions: Sequence[Conjunct]) -> lis
     """Return the conditions that say something of partitions, buckets or offsets."""
     if source.changes is not ChangeTable.BINLOG:
         return list(conditions)
-    # rows are within its columns, and what is called like one of the table is not it
+    # the rows of a binlog are in columns of structs: a column with the name of one of the table is
+    # not it
     return [c for c in conditions if c.columns <= {*source.metadata_columns}]
 
 
@@ -233,7 +234,7 @@ def check_schema(info: TableInfo, source: ScanSource) -> None:
     if source.changes is ChangeTable.BINLOG and source.columns:
         row = next(name for name in (BEFORE_COLUMN, AFTER_COLUMN) if name in then.names)
         then = pa.schema(list(then.field(row).type))
-    # looked up by name in a mapping: a schema makes the list of all names at each question
+    # a mapping, because each look-up in a schema makes the list of all its names
     there = {field.name: field.type for field in now}
     before = {field.name: field.type for field in then}
     for name in source.columns:
@@ -285,7 +286,7 @@ def find_offsets(
     for bucket in buckets:
         start = starts[bucket]
         explicit = (bucket.partition_name, bucket.bucket_id) in given
-        # rows that are gone are never silently left out
+        # rows that expired are never silently left out
         if (start < first[bucket] and start < stops[bucket]) or (explicit and start > last[bucket]):
             raise FlussError(
                 f"start: offset {start} of bucket {bucket} of table {info.table_path} is out of"
@@ -337,7 +338,8 @@ class _BoundsQuestion:
                 return {b: given.get((b.partition_name, b.bucket_id), default[b]) for b in last}
             assert isinstance(choice, tuple)
             at = found[OffsetSpec.timestamp(choice[0])]
-            # a moment that has not come yet, by the clock of a bucket's server, is behind all there
+            # a moment that has not come yet by the clock of a bucket's server is after all of its
+            # rows
             return {
                 b: last[b] if (offset := at[key]) is None else offset
                 for key, b in self._buckets.items()
@@ -355,7 +357,7 @@ class _BoundsQuestion:
         for at, choice in enumerate(self._choices):
             if not isinstance(choice, tuple):
                 continue
-            # a start that has expired is an error, whatever was committed there
+            # a start that has expired is an error, so its exact offset is not needed
             ranges = {
                 key: (chosen[at][b], last[b])
                 for key, b in self._buckets.items()

@@ -15,7 +15,8 @@ from fluss_df.io.scans.report import ScanReport, ScanRun, watching
 
 # the longest wait without giving Polars a chance to end the query
 _WAIT_S: Final = 0.2
-# of what Polars gets at once: half as much takes a quarter more processor time, twice as much 20 MB
+# bytes that Polars gets at once: half as many take a quarter more processor time, twice as many 20
+# MB
 _PART_BYTES: Final = 1 << 20
 
 
@@ -26,13 +27,9 @@ class RunningQuery:
     ended from outside. So the scans that are made while the query is planned look here before each
     frame.
 
-    Attributes
-    ----------
-    ahead_bytes
-        How much decoded data each scan holds that Polars did not take; None for what scans usually
-        hold.
-    deadline
-        When the query ends by itself, by the monotonic clock, and with which error.
+    A scan holds at most about ``ahead_bytes`` of decoded data that Polars did not take, None for
+    the usual amount. ``deadline`` is when the query ends by itself, by the monotonic clock, and
+    with which error.
     """
 
     def __init__(self, ahead_bytes: int | None = None) -> None:
@@ -106,7 +103,7 @@ class RunningQuery:
                         self.check()
                     yield part
         finally:
-            # its threads end now, and not when somebody collects the garbage
+            # closed, so that its threads end now and not when the garbage is collected
             close = getattr(frames, "close", None)
             if close is not None:
                 close()

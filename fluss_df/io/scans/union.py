@@ -53,13 +53,9 @@ _ADDED = {BUCKET_COLUMN: BUCKET, LOG_OFFSET_COLUMN: OFFSET, COMMIT_TIMESTAMP_COL
 class PinnedLake:
     """The lake half of a table as one query sees it.
 
-    Attributes
-    ----------
-    snapshot
-        What the coordinator says of it: its id, and the offset behind what it has of each bucket;
-        the latter as the snapshot says, where it does.
-    files
-        What the snapshot is made of.
+    ``snapshot`` is what the coordinator says of it: its id, and for each bucket the offset after
+    its last row in the lake. Where the snapshot itself says these offsets, its own are taken.
+    ``files`` are the snapshot's.
     """
 
     snapshot: LakeSnapshot
@@ -86,7 +82,8 @@ def pin_lake(source: ScanSource, info: TableInfo) -> PinnedLake | None:
             if error.error_code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
                 _require_rows_in_fluss(source, info)
                 return None
-            # the coordinator reads a file that it deletes when the next snapshot is there
+            # the coordinator may read a file that it deletes when the next snapshot is there: ask
+            # again
             if not left or error.error_code != ErrorCode.UNKNOWN_SERVER_ERROR:
                 raise
             time.sleep(_PAUSE_S)
@@ -148,7 +145,7 @@ class _Key:
     def __eq__(self, other: object) -> bool:
         mine = self.info
         return isinstance(other, _Key) and (
-            # a server that begins again gives the same ids again
+            # a server that was set up again gives the same table ids again
             (
                 mine.table_path,
                 mine.table_id,
@@ -198,7 +195,7 @@ def halves_of(
             out_of_range = error.error_code == ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION
             if not out_of_range or lake.snapshot == tried:
                 raise
-        # a later snapshot may have come meanwhile, and the log expired up to it
+        # a later snapshot may have come meanwhile, and the log up to it may have expired
         tried, lake = lake.snapshot, pin_lake(source, known.info)
     return source, None, known
 
@@ -220,7 +217,7 @@ def damage_named(connection: FlussConnection, path: TablePath) -> Iterator[None]
         found = first_unreadable(file.path for file in files if file.path.startswith("/"))
         file, why = found or ("", str(error))
         if isinstance(error, FileNotFoundError):
-            # it went between the look whether it is there, and its reading
+            # the file was deleted after it was looked for and before it was read
             raise file_gone(path, file, why) from error
         raise FlussError(
             f"lake table {path}: {f'the file {file}' if found else 'a file'} of its snapshot is"
@@ -324,14 +321,8 @@ def lake_half(
 ) -> tuple[pl.LazyFrame, LakePlan]:
     """Return the rows of the lake with the columns of a scan, and what is read of it.
 
-    Raises FlussError where the lake table lacks a column that it must have.
-
-    Parameters
-    ----------
-    source, info, lake
-        The scan, its table, and the lake.
-    files
-        Those of :func:`wanted_files`. Who asks filters their rows.
+    ``files`` are those of :func:`wanted_files`, whose rows the caller has to filter. Raises
+    FlussError where the lake table lacks a column that it must have.
     """
     frame = lake.files.frame(files)
     names = frame.collect_schema()
@@ -340,7 +331,7 @@ def lake_half(
         _require_no_own_columns(info, source)
     needed = [*info.get_partition_keys(), *info.get_primary_keys()]
     needed += [BUCKET] if lake.files.has_own_columns else []
-    # others may have been added to the table after the snapshot
+    # lost columns; others that the lake lacks were added to the table after the snapshot
     needed += [name for name in source.schema.names if name in lake.files.lost]
     missing = [name for name in dict.fromkeys(needed) if name not in names]
     if missing:
@@ -408,9 +399,9 @@ def _is_named(values: pl.Expr, column: Column, text: str, kind: pl.DataType) -> 
     wanted = pl.from_arrow(pa.array([value]))
     assert isinstance(wanted, pl.Series)
     if kind == pl.Time:
-        # names have milliseconds
+        # names of partitions have milliseconds
         return (values.cast(pl.Int64) // 1_000_000).eq(wanted.cast(pl.Int64)[0] // 1_000_000)
-    # NaN is equal to itself here, as it is the name of one partition
+    # NaN equals itself here, because it is the name of one partition
     return values.eq(pl.lit(wanted.cast(kind)).first())
 
 
@@ -420,7 +411,7 @@ def _column(
     """Return a column of a scan as the lake has it, in the type that Fluss has."""
     if name in info.get_column_names():
         if name not in there:
-            # added to the table after the snapshot
+            # the column was added to the table after the snapshot
             return pl.lit(None, dtype=wanted).alias(name)
         return retyped(exact(name), there[name], wanted)
     if name == PARTITION_COLUMN:

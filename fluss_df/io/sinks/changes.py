@@ -52,12 +52,8 @@ class Changes:
     def apply(self, *, deletes_first: bool = True) -> None:
         """Write what was taken, by one writer: what is deleted first, then the rows.
 
-        Raises FlussError when rows could not be written; it says how many were, and where.
-
-        Parameters
-        ----------
-        deletes_first
-            False for the rows first. Where both have a key, what comes last counts.
+        With ``deletes_first=False`` the rows come first. Where both have a key, what comes last
+        counts. Raises FlussError when rows could not be written; it says how many were, and where.
         """
         if not self.rows:
             return

@@ -38,17 +38,11 @@ def new_columns(
 ) -> tuple[Column, ...]:
     """Return the columns of a frame that its table does not have, as they are to be added.
 
-    Raises SchemaMismatchError for a type that Fluss does not have, and a name that scans give to
-    what is no column.
+    ``types`` and ``schema`` are the frame's columns, in Arrow's types and in Polars'. ``existing``
+    names the columns that need not be added.
 
-    Parameters
-    ----------
-    path
-        The table.
-    types, schema
-        The frame's columns, in Arrow's types and Polars'.
-    existing
-        What needs no column.
+    Raises SchemaMismatchError for a type that Fluss does not have, and for a name that scans give
+    to something else than columns of the table.
     """
     found = []
     known = frozenset(existing)
@@ -77,12 +71,8 @@ def add_columns(
 
     Another writer may add the same columns at the same time: they are then there, once.
 
-    Raises
-    ------
-    SchemaMismatchError
-        When another writer added such a column with another type.
-    FlussError
-        When the server adds no columns to this table. No row was written then.
+    Raises SchemaMismatchError when another writer added such a column with another type. Raises
+    FlussError when the server adds no columns to this table. No row was written then.
     """
     admin, path = connection.get_admin(), info.table_path
     for attempt in range(1, _TRIES + 1):

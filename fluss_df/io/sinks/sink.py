@@ -244,7 +244,7 @@ def sink_fluss(
             change_type_column=change_type_column,
             schema_mode=schema_mode,
         )
-        # with a chunk: without one nothing is looked at
+        # a table with a chunk: types are not looked at where there is none
         _checked(table, arrow_types(table.path, schema).empty_table())
         return table
 

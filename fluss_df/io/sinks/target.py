@@ -38,7 +38,7 @@ class TableLayout:
                 listed = isinstance(given, Iterable)
                 if not listed or not all(isinstance(key, str) for key in given):
                     raise FlussError(f"{name}={given!r}: expected a name, or a list of names")
-                # one that can be read once is read here
+                # taken now, because an iterator can be read only once
                 object.__setattr__(self, name, tuple(given))
         if not isinstance(self.properties, Mapping | None):
             raise FlussError(f"properties={self.properties!r}: expected a dict of key to value")
@@ -65,7 +65,7 @@ class Target:
     added
         The columns that the table is to get before the first row is written.
     merges
-        Whether nullable columns that a frame does not have are null.
+        Whether nullable columns that a frame lacks are written as null.
     """
 
     connection: FlussConnection
@@ -215,11 +215,11 @@ def describe(
 def arrow_types(path: TablePath, schema: pl.Schema) -> pa.Schema:
     """Return the Arrow types that a frame's columns are written with."""
     fields = []
-    # of plain types, of which a wide frame has thousands of columns
+    # a cache of plain types, for wide frames with thousands of columns
     known: dict[pl.DataType, pa.DataType] = {}
     for name, kind in schema.items():
         if kind == pl.Object:
-            # Polars would give the addresses of the objects
+            # Polars would write the memory addresses of the objects
             raise SchemaMismatchError(
                 f"table {path}: column '{name}' (Object) holds Python objects: convert them first"
             )
@@ -254,7 +254,7 @@ def check_layout(info: TableInfo, layout: TableLayout) -> None:
         )
         if keys is not None
     ]
-    # as they are kept: texts, and buckets for themselves
+    # compared in the form in which servers keep them: values as texts, and buckets separately
     wanted = TableDescriptor(
         info.schema, bucket_count=layout.bucket_count, properties=layout.properties
     )

@@ -21,9 +21,9 @@ from fluss_df.types import Column
 
 Progress: TypeAlias = Callable[[int], object]
 
-# about how many bytes the slices have in which a frame is handed to the writer
+# a frame is handed to the writer in slices of about this number of bytes
 _SLICE_BYTES = 16 << 20
-# the same for a query that somebody may end meanwhile
+# the same for a query that somebody may end meanwhile, so that it ends sooner
 _WATCHED_BYTES = 4 << 20
 # how many buckets or partitions a message lists
 SHOWN = 12
@@ -48,8 +48,8 @@ class Writing:
     def _open(self, create_partitions: bool) -> AppendWriter | UpsertWriter:
         target = self._target
         info = target.create()
-        # with those that another writer added meanwhile; a partial update writes what it has, and
-        # nobody writes what the server numbers
+        # Columns that another writer added meanwhile become null. A partial update writes only the
+        # columns that it has, and columns that the server numbers are never written.
         if target.merges and target.mode != "partial_update":
             numbered = info.schema.auto_increment
             self._filled = [c for c in info.schema.columns if c.name not in numbered]
@@ -92,7 +92,7 @@ class Writing:
         size = _SLICE_BYTES if self._query is None else _WATCHED_BYTES
         step = max(1, rows.num_rows * size // max(1, rows.nbytes))
         for start in range(0, rows.num_rows, step):
-            # a query that was ended computes on: what it gives has nobody who waits for it
+            # a query that was ended goes on computing, but nobody waits for its rows
             if self._query is not None:
                 self._query.check()
             part = rows.slice(start, step)
@@ -128,7 +128,7 @@ class Writing:
         try:
             self._tell()
         except BaseException as error:
-            # of who is told: everything is written
+            # an error in the function that reports progress: all rows are written
             self._explain(error)
             raise
 

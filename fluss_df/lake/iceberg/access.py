@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-# the later ones go before the earlier ones, as in pyiceberg
+# where a table has several names of one setting, the later one wins, as in pyiceberg
 _STORAGE: Final = {
     "client.access-key-id": "aws_access_key_id",
     "client.secret-access-key": "aws_secret_access_key",
@@ -27,9 +27,9 @@ _TOKEN: Final = "s3.session-token"
 _SECRET: Final = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 # catalogs say when a token ends, in milliseconds since 1970
 _EXPIRES: Final = "expires-at-ms"
-# a token is renewed this long before
+# seconds before its end at which a token is renewed
 _EARLY_S: Final = 60.0
-# of a token that does not say: less than the least that AWS gives
+# seconds after which a token without an end is renewed: less than the shortest life in AWS
 _UNKNOWN_S: Final = 300.0
 
 
@@ -37,14 +37,8 @@ class StorageAccess:
     """What Polars needs to read the files of a table where they are not local.
 
     A catalog may hand out credentials that end after minutes (REST catalogs do). Polars asks for
-    them again when they end, also in a query that takes longer.
-
-    Parameters
-    ----------
-    table
-        The table.
-    reopen
-        Opens it again, with new credentials; None where it cannot.
+    them again when they end, also in the middle of a query: ``reopen`` then opens the table with
+    new credentials. It is None where the table cannot be opened again.
     """
 
     def __init__(self, table: Table, reopen: Callable[[], Table] | None = None) -> None:

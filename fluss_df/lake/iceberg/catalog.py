@@ -54,7 +54,7 @@ def open_lake_table(options: LakeOptions) -> Table:
             return _in_folders(options)
         catalog = _catalog(options)
         table = catalog.load_table(place)
-        # who keeps the table needs no connection; a commit opens one again
+        # a table is read without a connection to its catalog; a commit opens a new one
         catalog.close()
         return table
     except pyiceberg.exceptions.NoSuchTableError as error:
@@ -121,7 +121,7 @@ def _for_python(properties: Any) -> dict[str, str]:
 def _sql_uri(options: LakeOptions, uri: str, user: str | None, password: str | None) -> str:
     """Return a JDBC address as SQLAlchemy has it.
 
-    Who logs in is said by options of their own, by parameters of the address, or before its host.
+    User and password are options of their own, parameters of the address, or in front of its host.
     """
     given = uri.removeprefix("jdbc:")
     if given.startswith("sqlite:"):
@@ -155,7 +155,7 @@ def _sql_uri(options: LakeOptions, uri: str, user: str | None, password: str | N
         host=parts.hostname,
         port=port,
         database=parts.path.lstrip("/"),
-        # PostgreSQL's library calls it as the JDBC driver does
+        # sslmode has the same name in PostgreSQL's library as in the JDBC driver
         query={name: value for name, value in parameters.items() if name == "sslmode"},
     )
     return made.render_as_string(hide_password=False)

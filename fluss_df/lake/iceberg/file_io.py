@@ -25,7 +25,7 @@ class SyncedFileIO(PyArrowFileIO):
     def new_output(self, location: str) -> PyArrowFile:
         """Return a file to write."""
         file = super().new_output(location)
-        # other file systems keep what they took
+        # on other file systems a file is durable once it is closed
         if isinstance(file._filesystem, LocalFileSystem):
             return _SyncedFile(location, file._path, file._filesystem, file._buffer_size)
         return file
@@ -61,6 +61,6 @@ class _SyncedStream(Closing):
             return
         self._stream.close()
         sync_file(self._path)
-        # the first file of a folder makes the folder
+        # the first file of a folder creates the folder, whose name must be durable, too
         for folder in (self._path.parent, self._path.parent.parent):
             sync_folder(folder)

@@ -17,15 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """A file of a snapshot.
+    """A file of a snapshot, with its data sequence number.
 
-    Attributes
-    ----------
-    file
-        What its manifest says of it.
-    sequence
-        The data sequence number: deletes by values hold for files of lower ones, deletes by
-        position also for files of the same.
+    Deletes by values apply to files with a lower sequence number, deletes by position also to files
+    with the same one.
     """
 
     file: DataFile
@@ -36,14 +31,8 @@ class LakeFile:
 class SnapshotFiles:
     """The files of a snapshot.
 
-    Attributes
-    ----------
-    rows
-        Those with rows.
-    positions
-        Those with positions of deleted rows.
-    equalities
-        Those with values of columns, whose rows are deleted.
+    ``rows`` are its data files. The files in ``positions`` name deleted rows by file and position.
+    Those in ``equalities`` have values of columns: the rows with these values are deleted.
     """
 
     snapshot_id: int
@@ -55,10 +44,8 @@ class SnapshotFiles:
 def snapshot_files(table: Table, snapshot_id: int) -> SnapshotFiles:
     """Return the files of a snapshot, which stays what it is.
 
-    Raises
-    ------
-    FlussError
-        Where the table has no such snapshot any more, or files that are not Parquet.
+    Raises FlussError where the table does not have the snapshot any more, or where a file is not
+    Parquet.
     """
     snapshot = table.snapshot_by_id(snapshot_id)
     if snapshot is None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _POSITION: Final = "\0position"
 _SEQUENCE: Final = "\0sequence"
 _DELETED: Final = "\0deleted"
-# of a file of positions
+# the columns of a file that lists deleted positions
 _FILE_PATH, _POS = "file_path", "pos"
 
 #: The columns of a lake table, and the same with the ids that they have in its files.
@@ -37,14 +37,8 @@ def lake_frame(
 ) -> pl.LazyFrame:
     """Return the rows of a snapshot with all columns of the lake table.
 
-    Parameters
-    ----------
-    table, files
-        The table, and what its snapshot is made of.
-    access
-        How its files are reached; None for what the table says.
-    columns_of
-        What :func:`lake_columns` says of the table, where it is known.
+    Without ``access``, files are reached by the options of the table itself. ``columns_of`` is what
+    :func:`lake_columns` returns for the table, for callers that have it already.
     """
     schema, ids = columns_of or lake_columns(table)
     options = (access or StorageAccess(table)).scan_options()
@@ -60,7 +54,7 @@ def lake_frame(
     parts: list[pl.LazyFrame] = []
     for sequence, group in _by_sequence(files.rows, alone=not files.equalities).items():
         plain = [path for path in map(_path, group) if path not in hit]
-        # Polars chooses the side of a join by it, where it is not to look into the files
+        # the number of rows, by which Polars chooses the side of a join without opening the files
         count = sum(int(file.file.record_count) for file in group if _path(file) not in hit)
         frames = [scan(plain, rows=count)] if plain else []
         for path in map(_path, group):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-# its classes take names where their types say otherwise
+# its classes take names of columns, which their type hints do not say
 ice: Any = pyiceberg.expressions
 
 _OPS: dict[Op, Callable[[str, Any], Any]] = {
@@ -70,7 +70,7 @@ class _ToIceberg(PredicateVisitor[Any]):
         return ice.StartsWith(node.column, node.text)
 
     def constant(self, node: Constant) -> Any:
-        # null keeps no row, but its negation does not either
+        # a condition that is null keeps no row, and neither does its negation
         raise UnsupportedExpression("a constant")
 
     def and_(self, node: And) -> Any:
@@ -89,7 +89,7 @@ def _value(literal: pa.Scalar) -> Any:
         raise UnsupportedExpression("statistics say nothing of NaN")
     finer = pa.types.is_timestamp(literal.type) or pa.types.is_time64(literal.type)
     if finer and literal.type.unit == "ns" and literal.is_valid and literal.value % 1000:
-        # Iceberg would take it for the microsecond before, which is less
+        # Iceberg would cut off the nanoseconds, which gives an earlier moment
         raise UnsupportedExpression("the lake has microseconds")
     return literal.as_py()
 
@@ -104,11 +104,12 @@ def file_filter(table: Table, predicates: Sequence[Predicate]) -> Callable[[Data
     kept: list[Any] = []
     named: set[int] = set()
     for predicate in predicates:
-        # types and values that Iceberg does not have raise errors of many kinds
+        # types and values that Iceberg does not have raise errors of many types
         with contextlib.suppress(Exception):
             expression = _ToIceberg().visit(predicate)
             bind(schema, expression, case_sensitive=True)
-            # an empty list binds to nothing, also where the lake lacks the column
+            # IN with an empty list becomes a constant, so binding does not find that a column is
+            # missing
             ids = {schema.find_field(name).field_id for name in predicate.columns()}
             kept.append(expression)
             named |= ids
@@ -122,7 +123,7 @@ def file_filter(table: Table, predicates: Sequence[Predicate]) -> Callable[[Data
     def of_partition(spec_id: int) -> Callable[[DataFile], bool]:
         spec = specs[spec_id]
         if named.isdisjoint(field.source_id for field in spec.fields):
-            # as of a table of which files are apart by bucket alone
+            # such as the columns of a table that is divided into buckets only
             return lambda file: True
         projected = inclusive_projection(schema, spec)(wanted)
         fits = expression_evaluator(_partition_schema(spec, schema), projected, True)
@@ -134,7 +135,7 @@ def file_filter(table: Table, predicates: Sequence[Predicate]) -> Callable[[Data
             if judge is None:
                 judge = by_spec[file.spec_id] = of_partition(file.spec_id)
             return judge(file) and by_columns.eval(file)
-        # of bounds that are not of the column's type, as of a writer that is none of ours
+        # bounds of another type than the column's, as other writers may leave them
         except Exception:
             return True
 

@@ -30,14 +30,9 @@ class IcebergFile(DataFile):
 class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
     """One snapshot of an Iceberg table.
 
-    Raises FlussError where the table has no such snapshot any more, or files that are not Parquet.
-
-    Parameters
-    ----------
-    path, table, snapshot_id
-        The table, and the snapshot.
-    reopen
-        Opens the table again, where its credentials end; None where it cannot.
+    Raises FlussError where the table does not have the snapshot any more, or where a file is not
+    Parquet. ``reopen`` opens the table again when its credentials end; None where it cannot be
+    opened again.
     """
 
     def __init__(
@@ -55,7 +50,7 @@ class IcebergSnapshot(LakeSnapshotFiles[IcebergFile]):
         ever = {field.name for schema in table.schemas().values() for field in schema.fields}
         rows = [_file(table, entry) for entry in self._parts.rows]
         super().__init__(path, rows, deletes, ever - now)
-        # which takes longer than all else that is done for a query
+        # computed once: it takes longer than the rest of planning a query
         self._columns = lake_columns(table)
         # the frame of all files, which a query that nothing prunes reads; without deletes it is
         # no more than their names

@@ -28,7 +28,7 @@ from pyiceberg.types import DecimalType, ListType, MapType, NestedField, StructT
 
 from fluss_df.record.layout.unaligned import read_varint
 
-# of all blocks unpacked: a file may be somebody else's, and a bomb
+# the most bytes of all blocks together: a file from elsewhere may be made to unpack to far more
 _MOST_BYTES: Final = 256 << 20
 _MAGIC: Final = b"Obj\x01"
 _SCHEMA: Final = "avro.schema"
@@ -55,7 +55,7 @@ def require_whole(data: bytes) -> Schema:
     except IndexError as error:
         raise ValueError("it is cut off") from error
     except Exception as error:
-        # of codecs, and of a schema that is none: errors of many kinds
+        # codecs and damaged schemas raise errors of many types
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
@@ -91,7 +91,7 @@ def _walk(data: bytes) -> Schema:
             if left < 0:
                 raise ValueError(f"it has more than {_MOST_BYTES:,} bytes unpacked")
             block = codec.decompress(block)
-        # behind a block of no records pyiceberg reads nothing more
+        # pyiceberg stops reading at a block without records, so that must be the last one
         if not 0 <= records <= len(block) or (not records and at < len(data)):
             raise ValueError(f"a block of {len(block):,} bytes cannot have {records:,} records")
         place = 0
@@ -116,7 +116,7 @@ def _header(data: bytes) -> tuple[AvroFileHeader, dict[str, str], int]:
                 raise ValueError("its header is cut off")
             return AvroFileHeader(_MAGIC, said, sync), said, at + _SYNC_BYTES
         if count < 0:
-            # the bytes of the entries stand before them
+            # after a negative count comes the size of the entries in bytes
             count, (_, at) = -count, _long(data, at)
         for _ in range(count):
             middle = _end_of_bytes(data, at)
@@ -189,7 +189,7 @@ def _end_of(reader: Any) -> _End:
     return _end_of_bytes_of(size)
 
 
-# bytes of a value; readers of fixed and decimal values know theirs
+# the size of a value in bytes; readers of fixed and decimal values know their own
 _SIZES: Final[dict[type, int]] = {
     readers.BooleanReader: 1,
     readers.FloatReader: 4,
@@ -207,7 +207,7 @@ def _end_of_number(data: bytes, at: int) -> int:
 
 @functools.lru_cache(maxsize=256)
 def _numbers(count: int) -> re.Pattern[bytes]:
-    # most of a manifest is numbers, which take Python long one by one
+    # most of a manifest is numbers, and a loop over them in Python is slow
     return re.compile(rb"(?:[\x80-\xff]*[\x00-\x7f]){%d}" % count)
 
 

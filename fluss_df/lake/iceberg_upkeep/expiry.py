@@ -26,23 +26,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
-# Iceberg's own names, for a table that wants it otherwise
+# Iceberg's table properties, which override the service's settings
 _AGE_PROPERTY: Final = "history.expire.max-snapshot-age-ms"
 _LEAST_PROPERTY: Final = "history.expire.min-snapshots-to-keep"
-# the snapshots of these newest rounds may be what Fluss knows
+# a snapshot of this number of newest rounds may be the one that Fluss knows
 _ROUNDS: Final = 2
 _BRANCH: Final = "main"
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What was done.
-
-    Parameters
-    ----------
-    snapshots, files
-        How many snapshots were expired, and how many files deleted.
-    """
+    """How many snapshots were expired, and how many files deleted."""
 
     snapshots: int = 0
     files: int = 0
@@ -51,15 +45,9 @@ class Expired:
 def expirable(table: Table, age_s: float, now_ms: float | None = None) -> list[int]:
     """Return the ids of the snapshots that may be expired.
 
-    Parameters
-    ----------
-    table
-        The lake table as it is now.
-    age_s
-        For how many seconds a snapshot stays after queries began to read a newer one. The table's
-        own property ``history.expire.max-snapshot-age-ms`` goes before it.
-    now_ms
-        The time, in milliseconds since 1970; None for now.
+    A snapshot stays for ``age_s`` seconds after queries began to read a newer one. Where the table
+    has the property ``history.expire.max-snapshot-age-ms``, that age holds instead. ``now_ms`` is
+    the time in milliseconds since 1970; None takes the clock's.
     """
     properties = table.metadata.properties
     age_ms = float(properties.get(_AGE_PROPERTY, age_s * 1000))
@@ -111,12 +99,12 @@ def expire_snapshots(table: Table, age_s: float, now_ms: float | None = None) ->
     paths -= snapshot_paths(table, (one for one in snapshots if one.snapshot_id not in gone))
     unchanged = {"ref": _BRANCH, "snapshot-id": table.metadata.current_snapshot_id}
     if table.catalog.load_table(table.name()).metadata.refs != table.metadata.refs:
-        # a tag may name one that goes: catalogs would remove the tag too
+        # a tag may name a snapshot that is to be expired: catalogs would remove the tag, too
         return _later(table)
     try:
         table._do_commit(
             updates=(RemoveSnapshotsUpdate.model_validate({"snapshot-ids": sorted(gone)}),),
-            # a snapshot that was made meanwhile may have files of one that goes
+            # a snapshot that was made meanwhile may need files of an expired one
             requirements=(
                 AssertRefSnapshotId.model_validate(unchanged),
                 AssertTableUUID.model_validate({"uuid": table.metadata.table_uuid}),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
-# by which an owner says that files are not to be deleted, as another table may have them
+# the property by which an owner forbids to delete files, as another table may have them
 _PROPERTY: Final = "gc.enabled"
 
 

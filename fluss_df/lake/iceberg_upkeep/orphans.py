@@ -25,15 +25,8 @@ _OURS: Final = re.compile(r"\.parquet$|\.avro$|\.metadata\.json(\.gz)?$|\.gz\.me
 def remove_orphans(table: Table, age_s: float, now_s: float | None = None) -> int:
     """Delete the files in the folder of a table that nothing refers to; return how many.
 
-    Parameters
-    ----------
-    table
-        The lake table as it is now.
-    age_s
-        Only files that were written more than this number of seconds ago: a service writes files
-        before it commits them.
-    now_s
-        The time, in seconds since 1970; None for now.
+    Files younger than ``age_s`` seconds stay, because a service writes files before it commits
+    them. ``now_s`` is the time in seconds since 1970; None takes the clock's.
     """
     io = table.io
     if not isinstance(io, PyArrowFileIO) or not may_delete(table):

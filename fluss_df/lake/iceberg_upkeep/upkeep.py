@@ -9,13 +9,7 @@ from fluss_df.schema import TableInfo
 
 
 class IcebergUpkeep:
-    """An Iceberg table that is looked after; see :class:`LakeUpkeep`.
-
-    Parameters
-    ----------
-    info
-        The table.
-    """
+    """An Iceberg table that is looked after; see :class:`LakeUpkeep`."""
 
     def __init__(self, info: TableInfo) -> None:
         self._info = info

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
     from pyiceberg.io.fileformat import DataFileStatistics
 
-# Python's own dates and times do not reach as far as those of tables: their numbers are taken
+# Python's dates and times have a smaller range than those of tables, so their numbers are used
 _MOMENTS: Final = (DateType, TimestampType, TimestamptzType)
 _BOUNDED: Final = (MetricModeTypes.FULL, MetricModeTypes.TRUNCATE)
 _COUNTED: Final = MetricsMode(MetricModeTypes.COUNTS)
-# what the last character before the surrogates, which are no characters, becomes when it is raised
+# An upper bound of texts is a cut-off text whose last character is raised by one. Raising U+D7FF
+# gives a surrogate, which is not a character: U+E000 comes after all of these.
 _SURROGATE: Final = "\ud800"
 _BEHIND_SURROGATES: Final = "\ue000"
 
@@ -45,7 +46,7 @@ class _FileNames(_SanitizeColumnsVisitor):
     ) -> IcebergType | None:
         fields: list[Any] = [field for field in field_results if field is not None]
         both = list(zip(struct.fields, fields, strict=True))
-        # those of which others think that they are so called in files
+        # names that need no replacement: other readers look for these columns by the same names
         taken = {new.name for old, new in both if old.name == new.name}
         for at, (old, new) in enumerate(both):
             name = new.name
@@ -59,7 +60,7 @@ class _FileNames(_SanitizeColumnsVisitor):
     def map(
         self, map_type: MapType, key_result: IcebergType | None, value_result: IcebergType | None
     ) -> IcebergType | None:
-        # Polars finds columns by ids, and not those of rows that are keys
+        # fields of rows that are keys of maps keep their names: Polars does not find these by ids
         return super().map(map_type, map_type.key_type, value_result)
 
 

@@ -36,7 +36,7 @@ class _Replace(_SnapshotProducer["_Replace"]):
     same_rows: bool = False
 
     def _build_delete_files_partition_predicate(self) -> None:
-        """Look at every manifest: the predicate of a bucket transform is none on its column."""
+        """Have every manifest read: a bucket's number gives no predicate on its column."""
 
     def _entries(self) -> list[tuple[ManifestFile, list[ManifestEntry]]]:
         snapshot = self._transaction.table_metadata.snapshot_by_name(self._target_branch)
@@ -47,7 +47,7 @@ class _Replace(_SnapshotProducer["_Replace"]):
             if self.removed and manifest.content == _DATA
             else (manifest, [])
             for manifest in manifests_of(snapshot, self._io)
-            # those that say only what went are of the snapshot that they were made with
+            # manifests that list only removed files belong to the snapshot that removed them
             if manifest.has_added_files() or manifest.has_existing_files()
         ]
 
@@ -82,7 +82,7 @@ class _Replace(_SnapshotProducer["_Replace"]):
         ]
 
     def _summary(self, snapshot_properties: dict[str, str] | None = None) -> Summary:
-        # dropped delete files count as removed in the totals, but stand in no manifest
+        # dropped delete files count as removed in the totals, but no manifest lists them
         before = self._deleted_data_files
         self._deleted_data_files = before | set(self.dropped_deletes)
         try:
@@ -105,8 +105,8 @@ def commit_snapshot(
 ) -> int:
     """Commit a snapshot on top of the one that ``table`` was loaded with; return its id.
 
-    It is tried once, and the catalog refuses it when anybody committed meanwhile: offsets that
-    were read before would not be those that the rows are added to.
+    It is tried once, and the catalog refuses it when anybody committed meanwhile: offsets that were
+    read before would not be those that the rows are added to.
 
     Raises pyiceberg.exceptions.CommitFailedException when the table is another by now, and
     NotCommittedError where the files of the snapshot cannot be written; nothing was committed.
@@ -118,13 +118,13 @@ def commit_snapshot(
     added
         New data files.
     removed
-        Data files that are in it no more.
+        Data files that the new snapshot does not have any more.
     dropped_deletes
         All delete files of the table, where none applies to a file that stays; else none.
     properties
         For the snapshot's summary.
     same_rows
-        Whether the new files have the rows of those that go, and no others.
+        Whether the new files have exactly the rows of the removed ones.
     """
     transaction = table.transaction()
     replaces = bool(removed or dropped_deletes)
@@ -145,13 +145,13 @@ def commit_snapshot(
     try:
         updates, requirements = producer._commit()
     except Exception as error:
-        # the catalog was not asked yet
+        # the commit was not requested yet
         producer._clean_all_uncommitted()
         raise NotCommittedError(
             f"lake table {'.'.join(table.name())}: the manifests of its next snapshot cannot be"
             f" written: {error}; nothing was committed"
         ) from error
-    # a first snapshot would be taken by another table that got this one's name meanwhile
+    # without this, another table that got the name meanwhile would accept a first snapshot
     same_table = AssertTableUUID.model_validate({"uuid": table.metadata.table_uuid})
     try:
         table._do_commit(updates=updates, requirements=(*requirements, same_table))

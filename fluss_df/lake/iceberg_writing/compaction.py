@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
-# files with fewer bytes are small; this number of them in a partition becomes one
+# a file of fewer bytes is small; this number of small files of a partition is merged
 _SMALL_BYTES = 16 << 20
 _SMALL_FILES = 8
 
@@ -39,22 +39,12 @@ def small_files(files: PartitionFiles) -> list[tuple[int, DataFile]]:
 def compact(table: Table, properties: Mapping[str, str]) -> int | None:
     """Merge the small files of a log table; return the snapshot that has the merged ones.
 
-    Rows keep the order of their offsets.
-
-    Parameters
-    ----------
-    table
-        The table as it is after the commit of this service.
-    properties
-        Those of that commit: how far the table is tiered does not change.
-
-    Returns
-    -------
-    int or None
-        None where there was nothing to merge, or somebody committed meanwhile.
+    Rows keep the order of their offsets. ``table`` is loaded after this service's commit, and
+    ``properties`` are those of that commit, because merging does not change how far the table is
+    tiered. Returns None where there was nothing to merge, or another writer committed meanwhile.
     """
     snapshot = table.current_snapshot()
-    # every commit makes a manifest, so that few manifests mean few small files
+    # every commit writes a manifest: where there are few of these, there are few small files
     if snapshot is None or len(manifests_of(snapshot, table.io)) < _SMALL_FILES:
         return None
     lake = LakeFiles(table)

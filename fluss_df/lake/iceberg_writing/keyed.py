@@ -35,14 +35,8 @@ def last_changes(
 ) -> tuple[pl.DataFrame, pa.Table]:
     """Return the keys that changed, as the lake has them, and the rows that are there of them.
 
-    Parameters
-    ----------
-    changes
-        A bucket's changes in their order, with ``_change_type`` as a column.
-    keys
-        The columns of the primary key.
-    in_lake
-        Returns keys as the lake has them: keys that are equal there are the same in Fluss.
+    ``changes`` are those of a bucket in their order, with the column ``_change_type``. ``in_lake``
+    converts keys to the lake's types: keys that are equal there are one key in Fluss, too.
     """
     tables = []
     for table in changes:
@@ -67,23 +61,23 @@ def replace_rows(
 ) -> Replacement:
     """Write the files that a partition has after its rows of some keys were replaced.
 
-    Files with a row of such a key, or with rows that delete files delete, are written again
-    without them: afterwards no delete file applies to a file of the partition.
+    Files with a row of such a key, or with rows that delete files delete, are written again without
+    them: afterwards no delete file applies to a file of the partition.
 
     Parameters
     ----------
     files
-        Of the table.
+        Writes the new files.
     partition
         The values of the partition's fields.
     existing
-        The files that it has.
+        The files that the partition has.
     keys
         The columns of the primary key.
     touched
-        The keys whose rows go.
+        The keys whose rows are removed.
     rows
-        The rows that come, as they are in the lake.
+        The rows that are added, with the columns of the lake table.
     """
     live = LiveRows(files.table, existing)
     removed = [
@@ -115,7 +109,7 @@ def _has(
     if not touched.height or any(_out_of_bounds(file, key, touched, files) for key in keys):
         return False
     for batch in live.batches(sequence, file, keys):
-        # of a file that was written before a column was widened
+        # the file may be older than a change of the column to a wider type
         frame = pl.DataFrame(pl.from_arrow(batch)).cast(dict(touched.schema))  # type: ignore[arg-type]
         if frame.join(touched, on=columns(keys), how="semi").height:
             return True
@@ -127,10 +121,11 @@ def _out_of_bounds(file: DataFile, key: str, touched: pl.DataFrame, files: LakeF
     field = files.table.schema().find_field(key)
     values = touched[key]
     if values.dtype in (pl.Date, pl.Datetime):
-        # Polars has no Python value of some moments that tables have; Iceberg has numbers, too
+        # some moments of tables have no value in Python: numbers are compared, which Iceberg has,
+        # too
         values = values.to_physical()
     if not values.dtype.is_integer() or not isinstance(field.field_type, PrimitiveType):
-        # of other types Polars and Iceberg have different values of Python
+        # values of other types differ between Polars and Iceberg in Python
         return False
     lower = (file.lower_bounds or {}).get(field.field_id)
     upper = (file.upper_bounds or {}).get(field.field_id)

@@ -87,14 +87,10 @@ class LiveRows:
     def batches(
         self, sequence: int, file: DataFile, columns: Sequence[str] | None = None
     ) -> Iterator[pa.Table]:
-        """Yield the live rows of a data file.
+        """Yield the live rows of a data file, which has this sequence number.
 
-        Parameters
-        ----------
-        sequence, file
-            The file.
-        columns
-            Names of the columns to read, keys included that deletes need; None for all.
+        ``columns`` are the names of those to read, None for all. They must include the keys by
+        which deletes find rows.
         """
         deleted = self._deleted_positions(sequence, file)
         equal = [

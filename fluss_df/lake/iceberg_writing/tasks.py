@@ -31,10 +31,10 @@ _LOG_METADATA = (LOG_OFFSET_COLUMN, COMMIT_TIMESTAMP_COLUMN)
 
 @dataclass(slots=True)
 class IcebergWritten(Written):
-    """What a task wrote, with all that files of pyiceberg know."""
+    """What a task wrote; pickles the spec ids of pyiceberg's files, too."""
 
     def __getstate__(self) -> Any:
-        # which their own pickles do not have; files that are new have none yet
+        # pyiceberg leaves them out when it pickles files; new files do not have them yet
         both = (self.added, self.removed)
         specs = [[getattr(file, "_spec_id", None) for file in files] for files in both]
         return self.added, self.removed, self.rows, self.offsets, self.timestamps, specs
@@ -48,20 +48,10 @@ class IcebergWritten(Written):
 
 
 class IcebergTaskWriter:
-    """Writes the tasks of one table's round.
+    """Writes the tasks of one table's round, as planned with the lake snapshot ``snapshot_id``.
 
-    Parameters
-    ----------
-    connection
-        The cluster.
-    info
-        The table.
-    table
-        Its lake table.
-    snapshot_id
-        The lake snapshot that the round was planned with; None where there was none.
-    files
-        The files of a primary-key table in that snapshot; None to find them.
+    There is None before the first snapshot. ``files`` are those of a primary-key table in the
+    snapshot; None has the writer find them.
     """
 
     def __init__(

@@ -48,17 +48,7 @@ def newest_tiered(table: Table) -> TieredSnapshot | None:
 class IcebergLake(TieredLake):
     """An Iceberg table that is tiered into.
 
-    Parameters
-    ----------
-    info
-        The table.
-    table
-        Its lake table.
-
-    Raises
-    ------
-    FlussError
-        For a Hadoop catalog, in which only Java commits.
+    Raises FlussError for a Hadoop catalog: only Java clients can commit to it.
     """
 
     def __init__(self, info: TableInfo, table: Table) -> None:
@@ -105,7 +95,7 @@ class IcebergLake(TieredLake):
 
     def compacted(self, properties: Mapping[str, str]) -> int | None:  # noqa: D102
         if self.info.has_primary_key():
-            return None  # a round merges those of the buckets that it is at
+            return None  # here each round merges the small files of the partitions it writes
         return compact(self._table, {COMMIT_USER_PROPERTY: COMMIT_USER, **properties})
 
     def discard(self, written: Iterable[Written]) -> None:  # noqa: D102

@@ -29,15 +29,11 @@ _ROWS: Final = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class LanceFile(DataFile):
-    """The rows of one partition in a fragment.
+    """The rows of one partition in a fragment, whose number is ``fragment``.
 
-    A fragment that a tiering service wrote has rows of one partition; one that was compacted by
-    hand may have those of several, and is as many files then, of the same path.
-
-    Attributes
-    ----------
-    fragment
-        The fragment's number.
+    A fragment that a tiering service wrote has rows of one partition. A fragment that was compacted
+    by hand may have rows of several, and is then one LanceFile for each partition, all of the same
+    path.
     """
 
     fragment: int
@@ -46,18 +42,8 @@ class LanceFile(DataFile):
 class LanceSnapshot(LakeSnapshotFiles[LanceFile]):
     """One version of a Lance dataset.
 
-    Fluss 0.9.1 writes the rows of log tables to Lance without their bucket, offset and time.
-
-    Parameters
-    ----------
-    path
-        The table.
-    dataset
-        The version.
-    files
-        What it has.
-    zoned
-        Names of columns that are moments, which Fluss writes without UTC.
+    Fluss 0.9.1 writes the rows of log tables to Lance without their bucket, offset and time. It
+    also writes TIMESTAMP_LTZ columns without the zone UTC: ``zoned`` has the names of these.
     """
 
     def __init__(
@@ -88,7 +74,7 @@ class LanceSnapshot(LakeSnapshotFiles[LanceFile]):
             fragments = [f for f in self._dataset.get_fragments() if f.fragment_id in numbers]
             if not fragments:
                 return
-            # Lance has no scan of no columns: what is counted is one of them
+            # Lance cannot scan zero columns: to count rows, the first column is read
             columns = names or schema.names[:1]
             try:
                 scan = self._dataset.scanner(
@@ -117,12 +103,10 @@ class LanceSnapshot(LakeSnapshotFiles[LanceFile]):
 def open_lance(info: TableInfo, options: LakeOptions, snapshot_id: int) -> LanceSnapshot:
     """Return a version of the Lance dataset of a table.
 
-    The values of partition columns are read: Lance does not say them of a fragment.
+    Reads the partition columns, because Lance does not keep their values per fragment.
 
-    Raises
-    ------
-    FlussError
-        Where the extra ``lance`` is not installed, or the dataset or its version is not there.
+    Raises FlussError where the extra ``lance`` is not installed, or the dataset or its version is
+    not there.
     """
     try:
         import lance
@@ -160,9 +144,9 @@ def _place(options: LakeOptions) -> str:
 
 
 def dataset_mark(options: LakeOptions) -> tuple[int, int] | None:
-    """Return what tells a dataset of a local folder from one that was made again there.
+    """Return inode and modification time of a local dataset's folder, None for one elsewhere.
 
-    What is written later changes the folders in its folder, and not the folder itself.
+    They change when the dataset is deleted and made again. Writes change only folders inside it.
     """
     try:
         found = os.stat(_place(options))

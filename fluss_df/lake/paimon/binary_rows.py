@@ -34,15 +34,12 @@ TIMES: Final = frozenset({"TIMESTAMP", "TIMESTAMP_LTZ"})
 
 
 def value_at(row: bytes, position: int, kind: FieldType) -> Any:
-    """Return a value of a row.
+    """Return a value of a row, None for null.
+
+    A DATE is a whole number of days since 1970, a TIME of milliseconds, a TIMESTAMP of nanoseconds
+    since 1970. Other values are as Python has them.
 
     Raises ValueError for a type that is not read, as nested ones, or a row that is too short.
-
-    Returns
-    -------
-    Any
-        None for null; days of a DATE, milliseconds of a TIME, nanoseconds of a TIMESTAMP since 1970
-        as whole numbers; others as Python has them.
     """
     try:
         (arity,) = struct.unpack_from(">i", row)

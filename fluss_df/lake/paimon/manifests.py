@@ -20,7 +20,7 @@ from fluss_df.lake.snapshot import DataFile
 T = TypeVar("T")
 _DELETE: Final = 1
 _LISTS: Final = ("baseManifestList", "deltaManifestList")
-# of what a damaged file may raise
+# what reading a damaged file may raise
 NOT_UNDERSTOOD: Final = (ValueError, KeyError, TypeError, IndexError, EOFError, StopIteration)
 
 
@@ -134,17 +134,14 @@ def _understood(table: TableFiles, name: str, read: Callable[[bytes], T]) -> T:
     try:
         return read(content)
     except Exception as error:
-        # of codecs and of Avro: errors of many kinds
+        # codecs and Avro raise errors of many types
         raise table.damaged(name, error) from error
 
 
 def read_avro(table: TableFiles, name: str) -> list[dict[str, Any]]:
-    """Return the records of a manifest, or of a list of them.
+    """Return the records of a manifest, or of a list of manifests.
 
-    Raises
-    ------
-    FlussError
-        Where it is not there, or damaged.
+    Raises FlussError where the file is missing or damaged.
     """
 
     def read(content: bytes) -> list[Any]:
@@ -180,19 +177,10 @@ def require_known(table: TableFiles, schema: LakeSchema) -> None:
 
 
 def live_entries(table: TableFiles, said: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return what manifests say of the files of a snapshot, each with the manifest.
+    """Return what manifests say of the files of a snapshot, each with the manifest's name.
 
-    Parameters
-    ----------
-    table
-        The table.
-    said
-        What the snapshot says of itself.
-
-    Raises
-    ------
-    FlussError
-        Where a manifest is not there, or damaged.
+    ``said`` is the content of the snapshot's own file. Raises FlussError where a manifest is
+    missing or damaged.
     """
     found: dict[tuple[Any, ...], tuple[str, dict[str, Any]]] = {}
     for name in _LISTS:
@@ -240,7 +228,7 @@ def _file(table: TableFiles, partitions: Partitions, entry: dict[str, Any]) -> P
         bucket=bucket,
         level=said["_LEVEL"],
         schema_id=said["_SCHEMA_ID"],
-        # an old writer does not say
+        # writers of old releases do not say whether there are deletes: assume one
         deletes=1 if said.get("_DELETE_ROW_COUNT") is None else said["_DELETE_ROW_COUNT"],
         first=said["_MIN_SEQUENCE_NUMBER"],
         last=said["_MAX_SEQUENCE_NUMBER"],

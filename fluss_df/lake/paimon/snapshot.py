@@ -21,10 +21,11 @@ from fluss_df.lake.snapshot import LakeSnapshotFiles
 from fluss_df.pushdown.evaluate import project
 from fluss_df.pushdown.predicate import Predicate, and_
 
-# of files of primary-key tables: the order of the changes of a key, and what each is
+# columns in files of primary-key tables: the order of a key's changes, and the kind of each
 _SEQUENCE: Final = "_SEQUENCE_NUMBER"
 _KIND: Final = "_VALUE_KIND"
-# inserts and rows after an update; the others are rows before an update, and deletes
+# kinds of rows that are current: inserts and rows after an update. The others are rows before an
+# update, and deletes.
 _ALIVE: Final = (0, 2)
 # a column that no table of Fluss has
 _POSITION: Final = "\0position"
@@ -51,7 +52,7 @@ class PaimonSnapshot(LakeSnapshotFiles[PaimonFile]):
         self._merged = bool(snapshot.schema.primary_keys)
         files: Sequence[PaimonFile] = snapshot.files
         if self._merged and snapshot.schema.options.get("deletion-vectors.enabled") == "true":
-            # what is not compacted is not read: a file of a vector has each key once
+            # with deletion vectors only compacted files are read, in which each key is once
             files = [file for file in files if file.level > 0]
             self._merged = False
         self._schemas = functools.lru_cache(maxsize=None)(self._schema_of)
@@ -62,7 +63,7 @@ class PaimonSnapshot(LakeSnapshotFiles[PaimonFile]):
             files,
             deletes,
             offsets=snapshot.offsets,
-            # newer clusters make tables without
+            # newer clusters make tables without these columns
             has_own_columns=BUCKET in names,
         )
         self._groups = self._sections() if self._merged else [(file,) for file in self.files]

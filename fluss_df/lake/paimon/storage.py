@@ -51,18 +51,15 @@ class TableFiles:
             )
 
     def read(self, name: str) -> bytes:
-        """Return a file of the table, given its path there, or an absolute one.
+        """Return the content of a file; its name is relative to the table's folder, or absolute.
 
-        Raises
-        ------
-        FlussError
-            ``LAKE_SNAPSHOT_NOT_EXIST`` where it is gone.
+        Raises FlussError ``LAKE_SNAPSHOT_NOT_EXIST`` where the file is gone.
         """
         place = self.at(name)
         try:
             return Path(place).read_bytes()
         except (FileNotFoundError, ValueError) as error:
-            # ValueError: no file has such a name, a damaged manifest has
+            # ValueError: a damaged manifest may have a name that no file can have
             raise file_gone(self.path, place) from error
         except OSError as error:
             raise FlussError(

@@ -35,14 +35,9 @@ _DEFAULTS: Final = {"DECIMAL": 10, "TIMESTAMP": 6, "TIMESTAMP_LTZ": 6}
 class FieldType:
     """A type as a schema file has it.
 
-    Attributes
-    ----------
-    root
-        Its name, as ``"BIGINT"``; TIMESTAMP WITH LOCAL TIME ZONE is ``"TIMESTAMP_LTZ"``.
-    precision, scale
-        0 where it has none.
-    polars
-        What Polars reads from a Parquet file.
+    ``root`` is its name, as ``"BIGINT"``; TIMESTAMP WITH LOCAL TIME ZONE is ``"TIMESTAMP_LTZ"``.
+    Precision and scale are 0 for types without them. ``polars`` is the type that Polars reads from
+    a Parquet file.
     """
 
     root: str
@@ -107,10 +102,7 @@ def read_schema(content: bytes) -> LakeSchema:
 def field_type(given: Any) -> FieldType:
     """Return a type as a schema file has it: a text, or an object for nested ones.
 
-    Raises
-    ------
-    ValueError
-        For one that is not known.
+    Raises ValueError for a type that is not known.
     """
     if isinstance(given, dict):
         root = str(given["type"]).removesuffix(" NOT NULL")

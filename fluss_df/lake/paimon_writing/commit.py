@@ -25,12 +25,12 @@ from fluss_df.lake.rounds.tiered_lake import LakeMovedError, NotCommittedError
 
 _NAME: Final = re.compile(r"snapshot-([1-9]\d*)")
 _VERSION: Final = 3
-# of every commit of Fluss's: that of a batch
+# the identifier of a batch commit, which all commits of Fluss are
 _IDENTIFIER: Final = (1 << 63) - 1
-# what others may have done since a round was planned, without a change of rows
+# kinds of commits that change no rows: others may make them after a round was planned
 _SAME_ROWS: Final = ("COMPACT", "ANALYZE")
 _ATTEMPTS: Final = 10
-# of the last snapshot, what stays true of the next one
+# fields that a snapshot takes over from the one before it
 _KEPT: Final = ("indexManifest", "watermark", "statistics", "nextRowId")
 
 Said = dict[str, Any]
@@ -43,15 +43,10 @@ def latest_snapshot(table: TableFiles) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The snapshot that a commit is planned with.
+    """The snapshot that a commit is planned with; its number is 0 where the table had none.
 
-    Parameters
-    ----------
-    number
-        Its number; 0 where the table had none.
-    mark
-        What tells it from another one with this number: a table that was rolled back gives numbers
-        again.
+    A table that was rolled back gives numbers again: ``mark`` tells the snapshot from another one
+    with its number.
     """
 
     number: int
@@ -87,10 +82,7 @@ class OutcomeUnknownError(Exception):
 def read_said(table: TableFiles, number: int) -> Said:
     """Return what a snapshot says of itself.
 
-    Raises
-    ------
-    FlussError
-        Where it is not there, or damaged.
+    Raises FlussError where its file is missing or damaged.
     """
     name = f"snapshot/snapshot-{number}"
     try:
@@ -112,36 +104,18 @@ def commit_snapshot(
 ) -> int:
     """Commit new files on top of the snapshot that a round was planned with; return its number.
 
-    Compactions by others since then change no rows: the snapshot comes on top of them. One that
-    removes files is a compaction itself, and comes on top of the snapshot that it read or not at
-    all.
+    Compactions by others since then change no rows: the snapshot comes on top of them. A commit
+    that removes files is a compaction itself. It comes on top of the snapshot that it read or not
+    at all. ``removed`` has the manifest entries of the files whose rows are in the new ones.
 
-    Parameters
-    ----------
-    table, schema
-        The table.
-    base
-        The snapshot of the plan.
-    files
-        The files that come.
-    properties
-        For the snapshot.
-    removed
-        What manifests say of the files whose rows are in the new ones.
-
-    Raises
-    ------
-    LakeMovedError
-        When rows were committed meanwhile, or the table was rolled back; for a compaction, when
-        anything was committed.
-    NotCommittedError
-        Where a file cannot be read or written.
-    OutcomeUnknownError
-        Where the storage does not say whether the snapshot is there: its files stay.
+    Raises LakeMovedError when rows were committed meanwhile or the table was rolled back, and for a
+    compaction when anything was committed. Raises NotCommittedError where a file cannot be read or
+    written. Raises OutcomeUnknownError where the storage does not say whether the snapshot is
+    there: its files stay then.
     """
     for _ in range(_ATTEMPTS):
         manifests = ManifestWriter(table, schema)
-        # an interrupt may come when the snapshot is there and nothing has said so yet
+        # an interrupt may come after the snapshot was made and before _put returned
         committed = may_be_there = False
         try:
             newest = newest_base(table)
@@ -151,7 +125,8 @@ def commit_snapshot(
             last = read_said(table, newest.number) if newest.number else None
             said = _next(table, schema, manifests, last, files, properties, removed)
             _sync([*(Path(file.path) for file in files), *manifests.made])
-            # manifests take their time, and a table that is rolled back loses what they name
+            # writing manifests takes a while; if the table was rolled back meanwhile, files that
+            # they list may be gone
             if newest_base(table) == newest:
                 may_be_there = True
                 committed = may_be_there = _put(
@@ -250,15 +225,11 @@ def _sync(files: Sequence[Path]) -> None:
 def _put(table: TableFiles, number: int, text: str) -> bool:
     """Make the file of a snapshot; return whether there was none.
 
-    A link is made where there is no file, and only there: of two that commit the same number one
-    is refused, whatever others do between a look and a rename.
+    A hard link is made only where there is no file yet: of two writers that commit the same number
+    one is refused. To look first and rename then would let both succeed.
 
-    Raises
-    ------
-    OSError
-        Where it cannot be made.
-    OutcomeUnknownError
-        Where it cannot be read whether it was made.
+    Raises OSError where the file cannot be made, and OutcomeUnknownError where it cannot be found
+    out whether it was made.
     """
     path = Path(table.at(f"snapshot/snapshot-{number}"))
     path.parent.mkdir(exist_ok=True)
@@ -268,12 +239,12 @@ def _put(table: TableFiles, number: int, text: str) -> bool:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        # what fails before this has made no snapshot, whatever can be read
+        # what fails before this line has made no snapshot, even if a file of its name can be read
         try:
             os.link(whole, path)
             sync_folder(path.parent)
         except OSError as error:
-            # a storage whose answer was lost says of our own file that it is there
+            # where the answer of a storage was lost, a second attempt says that our own file exists
             try:
                 return path.read_text(encoding="utf-8", errors="replace") == text
             except FileNotFoundError:
@@ -290,11 +261,11 @@ def hint(table: TableFiles, name: str, number: int) -> None:
     """Note the newest snapshot or the first one, for readers that look before they list all."""
     path = Path(table.at(f"snapshot/{name}"))
     made = path.with_name(f".{name}.{uuid.uuid4()}.tmp")
-    # they list the folder where the note is old
+    # not needed: readers list the folder where the note is out of date
     with contextlib.suppress(OSError):
         try:
             made.write_text(str(number), encoding="utf-8")
             made.replace(path)
         finally:
-            # a full disk has an empty one
+            # on a full disk the note may be empty
             made.unlink(missing_ok=True)

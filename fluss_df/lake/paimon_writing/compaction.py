@@ -30,11 +30,11 @@ from fluss_df.lake.rounds.tiered_lake import LakeMovedError, NotCommittedError
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
-# as for Iceberg: files with fewer bytes are small; this number of them becomes one
+# as for Iceberg: a file of fewer bytes is small, and this number of small files is merged
 _SMALL_BYTES: Final = 16 << 20
 _SMALL_FILES: Final = 8
-# merging by key writes the whole bucket: what is new is this part of it at the least, or so many
-# files that readers wait for them
+# Merging by key writes the whole bucket again. So it is done when the new files have at least 1/8
+# of its bytes, or when there are 64 of them, which makes readers slow.
 _PART: Final = 8
 _MANY_FILES: Final = 64
 _ROWS: Final = 1 << 16
@@ -45,22 +45,14 @@ _TRIGGER: Final = "5"
 def compact(table: TableFiles, schema: WriteSchema, properties: Mapping[str, str]) -> int | None:
     """Merge files where it is worth it; return the snapshot that has the merged ones.
 
-    Parameters
-    ----------
-    table, schema
-        The table as it is after the commit of this service.
-    properties
-        Those of that commit: how far the table is tiered does not change.
-
-    Returns
-    -------
-    int or None
-        None where there was nothing to merge, somebody committed meanwhile, or the table's options
-        leave it to others.
+    ``schema`` is the table's after this service's commit, and ``properties`` are those of that
+    commit, because merging does not change how far the table is tiered. Returns None where there
+    was nothing to merge, another writer committed meanwhile, or the table's options leave merging
+    to others.
     """
     base = newest_base(table)
     said = read_said(table, base.number)
-    # on top of another commit these properties would be those of a snapshot before it
+    # after another service's commit, these properties would say less than is tiered
     own = said.get("commitUser") == COMMIT_USER and said.get("properties") == dict(properties)
     if not own or _left_alone(schema, said):
         return None
@@ -101,10 +93,10 @@ def _left_alone(schema: WriteSchema, said: Mapping[str, Any]) -> bool:
         options.get("write-only", "false").lower() == "true"
         or options.get("deletion-vectors.enabled", "false").lower() == "true"
         or bool(said.get("indexManifest"))
-        # of Parquet's moments of twelve bytes Arrow reads those that nanoseconds reach, and others
-        # as wrong ones, without an error
+        # Parquet's timestamps of 12 bytes (INT96): Arrow reads only those in the range of
+        # nanoseconds, and gives wrong values for others without an error
         or has_nanoseconds(pa.struct(schema.rows))
-        # their changes are made by Paimon's own compaction
+        # the changelogs of these tables are made by Paimon's own compaction
         or (schema.keyed and options.get("changelog-producer", "none") not in ("none", "input"))
     )
 
@@ -132,7 +124,7 @@ def _chosen(files: PaimonFiles, entries: list[Entry]) -> list[list[Entry]]:
         whole = sum(entry["_FILE"]["_FILE_SIZE"] for entry in entries)
         many = len(new) >= _SMALL_FILES and sum(new) * _PART >= whole
         return [entries] if many or len(new) >= _MANY_FILES else []
-    # a large file between small ones has the rows between theirs
+    # only neighbours are merged: a large file between small ones has rows between theirs
     small = min(_SMALL_BYTES, files.target // 2)
     groups: list[list[Entry]] = [[]]
     for entry in sorted(entries, key=lambda one: _sequences(one)[0]):
@@ -169,7 +161,8 @@ def _rewritten(
             last = 0
             for entry in entries:
                 first, end = _sequences(entry)
-                # those of other buckets are in the same folder where a table has none
+                # without buckets, files of all of Fluss's buckets are in one folder, so offsets may
+                # not rise
                 last = max(last, end)
                 for rows in file_batches(path(entry), schema, _ROWS):
                     writer.write(rows, first, last)

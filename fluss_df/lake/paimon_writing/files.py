@@ -32,14 +32,14 @@ from fluss_df.lake.rounds.lake_rows import (
 )
 
 _TARGET_OPTION: Final = "target-file-size"
-# Paimon's own defaults: of primary-key tables and of others
+# bytes of a file by Paimon's defaults, for tables with a primary key and for others
 _TARGETS: Final = {True: 128 << 20, False: 256 << 20}
 _SIZE_UNITS: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-# changes of keys are sorted, and written, when they take this number of bytes
+# changes of keys are sorted and written once they take this number of bytes
 _SORTED_BYTES: Final = 96 << 20
 _UPDATE_BEFORE: Final = 1
 _DELETE: Final = 3
-# columns beside keys, which are numbered
+# columns of the frame that is sorted; its key columns are called by numbers
 _ROW: Final = "row"
 _ORDER: Final = "sequence"
 _BEFORE: Final = "before"
@@ -54,13 +54,13 @@ class NewFile:
     path
         Where it is.
     partition, bucket
-        Where its rows are in the table: a binary row, and a number.
+        Of its rows: the values of the partition's columns as a binary row, and the bucket's number.
     changelog
         Whether it has changes for readers of streams, rather than rows.
     rows
         How many rows it has.
     entry
-        What its manifest says of it.
+        Its entry in a manifest.
     """
 
     path: str
@@ -74,17 +74,7 @@ class NewFile:
 class PaimonFiles:
     """Makes data files of one table.
 
-    Parameters
-    ----------
-    table
-        Where its files are.
-    schema
-        How they are written.
-
-    Raises
-    ------
-    FlussError
-        For an option that says no size.
+    Raises FlussError where an option of the table should be a size and is not.
     """
 
     def __init__(self, table: TableFiles, schema: WriteSchema) -> None:
@@ -160,7 +150,7 @@ class _File:
                 compression_level=files.level,
                 store_decimal_as_integer=True,
                 use_dictionary=dictionary_columns(first, files.schema.file),
-                # as Paimon has moments of more digits than six
+                # as Paimon writes timestamps of more than six digits of a second
                 use_deprecated_int96_timestamps=has_nanoseconds(pa.struct(files.schema.rows)),
             )
         except BaseException:
@@ -207,7 +197,7 @@ class _File:
             "_SCHEMA_ID": schema.lake.id,
             "_LEVEL": level,
             "_EXTRA_FILES": [],
-            # of the clock on the wall here, as Java has it
+            # local time as if it were UTC, as Java writes it
             "_CREATION_TIME": int((time.time() + time.localtime().tm_gmtoff) * 1000),
             "_DELETE_ROW_COUNT": deletes,
             "_EMBEDDED_FILE_INDEX": None,
@@ -229,15 +219,7 @@ class _File:
 
 
 class _RolledWriter(ABC):
-    """Writes the rows of a bucket in row groups, file after file.
-
-    Parameters
-    ----------
-    files
-        Of the table.
-    partition, bucket
-        Where the rows are.
-    """
+    """Writes the rows of a bucket in row groups, file after file."""
 
     def __init__(self, files: PaimonFiles, partition: bytes, bucket: int) -> None:
         self._files = files
@@ -296,14 +278,7 @@ class _RolledWriter(ABC):
 class LogWriter(_RolledWriter):
     """Writes the rows of a bucket of a log table, file after file; close it to have the files.
 
-    Parameters
-    ----------
-    files
-        Of the table.
-    partition, bucket
-        Where the rows are.
-    compacted
-        Whether they are of files that were there before.
+    ``compacted`` says that the rows come from files which the table had before.
     """
 
     def __init__(
@@ -331,13 +306,6 @@ class KeyedWriter:
 
     Changes are sorted by key in parts that memory holds. Each part is a file of the newest change
     of each key, and a file of all changes where the table has a changelog.
-
-    Parameters
-    ----------
-    files
-        Of the table.
-    partition, bucket
-        Where the rows are.
     """
 
     def __init__(self, files: PaimonFiles, partition: bytes, bucket: int) -> None:
@@ -350,14 +318,8 @@ class KeyedWriter:
     def write(self, rows: pa.Table, kinds: pa.Array, sequences: pa.Array) -> None:
         """Write changes.
 
-        Parameters
-        ----------
-        rows
-            With the columns of the table.
-        kinds
-            What each is: 0 for an insert, 1 and 2 for before and after an update, 3 for a delete.
-        sequences
-            Their sequence numbers, which rise.
+        Each row has a kind: 0 for an insert, 1 and 2 for before and after an update, 3 for a
+        delete. Each has a sequence number; these must rise.
         """
         if not rows.num_rows:
             return
@@ -385,7 +347,7 @@ class KeyedWriter:
         rows = pa.concat_tables(self._waiting)
         self._waiting, self._bytes = [], 0
         count = len(self._files.schema.keys)
-        # names of columns are anything, and some are patterns
+        # numbers, because names of columns may be patterns to Polars
         names = [str(at) for at in range(count)]
         keys = pl.DataFrame(pl.from_arrow(rows.select(list(range(count))).rename_columns(names)))
         kinds = pl.Series(pl.from_arrow(rows.column(count + 1)))
@@ -417,14 +379,7 @@ class KeyedWriter:
 class MergedWriter(_RolledWriter):
     """Writes the rows of a bucket of a primary-key table, each key once; close it for the files.
 
-    Parameters
-    ----------
-    files
-        Of the table.
-    partition, bucket
-        Where the rows are.
-    level
-        Of the files.
+    The files get this level of the bucket.
     """
 
     def __init__(self, files: PaimonFiles, partition: bytes, bucket: int, level: int) -> None:

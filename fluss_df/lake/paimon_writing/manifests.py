@@ -24,7 +24,7 @@ _ADD: Final = 0
 _DELETE: Final = 1
 _CODEC: Final = "zstandard"
 _RECORD: Final = "org.apache.paimon.avro.generated.record"
-# Paimon's own defaults: this number of manifests that are smaller become one
+# by Paimon's defaults, this number of manifests that are smaller than these bytes is merged
 _MERGED: Final = 30
 _SMALL_BYTES: Final = 8 << 20
 
@@ -112,15 +112,8 @@ Entry = dict[str, Any]
 class ManifestWriter:
     """Writes the manifests of one snapshot.
 
-    Parameters
-    ----------
-    table, schema
-        The table.
-
-    Attributes
-    ----------
-    made
-        The paths of the files that were written: of a snapshot that does not come they go.
+    ``made`` has the paths of the files that it wrote. They are deleted where the snapshot is not
+    committed.
     """
 
     table: TableFiles

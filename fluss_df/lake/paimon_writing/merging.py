@@ -14,7 +14,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.lake.paimon_writing.schema import WriteSchema
 from fluss_df.lake.rounds.lake_rows import viewed
 
-# rows of all runs together that are in memory at once, and of one at the least
+# how many rows of all runs together are in memory at once, and of one run at the least
 _ROWS: Final = 1 << 17
 _LEAST_ROWS: Final = 256
 _BUFFER_BYTES: Final = 1 << 18
@@ -63,22 +63,12 @@ def merged(
 ) -> Iterator[pa.Table]:
     """Yield the newest row of each key, in the order of keys, without deletes.
 
-    Parameters
-    ----------
-    runs
-        How many rows each has, and its files: keys rise from file to file, and within each.
-    schema
-        The table.
-    path
-        The table, for errors.
-
-    Raises
-    ------
-    FlussError
-        Where the keys of a run do not rise.
+    A run is the number of its rows, and the names of its files: keys rise within each file, and
+    from file to file. ``path`` is the table's, for errors. Raises FlussError where the keys of a
+    run do not rise.
     """
     total = max(sum(rows for rows, _ in runs), 1)
-    # shares, so that all runs go forward together
+    # each run has a share by its rows, so that all come to their ends together
     sources = [
         _rows_of(files, schema, max(_ROWS * rows // total, _LEAST_ROWS)) for rows, files in runs
     ]
@@ -106,7 +96,8 @@ def merged(
         keys = order.select(names)
         group = keys.select(pl.struct(names).rle_id()).to_series().to_numpy().astype(np.int64)
         _require_order(rows, owners[rows], group, edge, keys, path)
-        # behind the end of a run that has more rows, keys may come
+        # a run that has more rows may have further keys after its last one here: stop at the least
+        # of these
         last = np.zeros(len(sources), dtype=np.int64)
         np.maximum.at(last, owners[rows], group)
         fence = int(last[more].min()) if more.any() else int(group[-1])

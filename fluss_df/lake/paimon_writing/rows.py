@@ -19,21 +19,16 @@ from fluss_df.lake.paimon.types import FieldType
 
 _LONGEST_INLINE: Final = 7
 _DECIMAL_BYTES: Final = 16
-# keys and partitions of fractions are left to Flink's service
+# tables with keys or partitions of FLOAT and DOUBLE are left to Flink's service
 _FIXED: Final = {kind: code for kind, code in FIXED.items() if kind not in ("FLOAT", "DOUBLE")}
 #: The types whose values stand in such rows here.
 KNOWN: Final = frozenset({*_FIXED, *TEXTS, *BYTES, *TIMES, "DECIMAL"})
 
 
 def binary_row(values: Sequence[Any], kinds: Sequence[FieldType]) -> bytes:
-    """Return a row.
+    """Return a row of values, as :func:`fluss_df.lake.paimon.binary_rows.value_at` returns them.
 
-    Parameters
-    ----------
-    values
-        As :func:`fluss_df.lake.paimon.binary_rows.value_at` returns them.
-    kinds
-        Their types, which are of those in :data:`KNOWN`.
+    Their types must be among :data:`KNOWN`.
     """
     count = len(values)
     bits = bytearray((count + 63 + 8) // 64 * 8)

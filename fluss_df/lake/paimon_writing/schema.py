@@ -22,7 +22,8 @@ _SEQUENCE: Final = ("_SEQUENCE_NUMBER", pa.int64(), 2147483646)
 _KIND: Final = ("_VALUE_KIND", pa.int8(), 2147483645)
 _KEY_PREFIX: Final = "_KEY_"
 _KEY_IDS: Final = 1073741823
-# whose values are in the names of folders as Java writes them, in every release
+# types of partition columns whose values have one form in names of folders in all of Java's
+# releases
 _FOLDERS: Final = TEXTS | {"TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "BOOLEAN", "DATE"}
 _SIMPLE: Final = {
     "BOOLEAN": pa.bool_(),
@@ -42,7 +43,7 @@ _SIMPLE: Final = {
     "VARBINARY": pa.binary(),
     "BYTES": pa.binary(),
 }
-# an option, the values of it that are known, and its default
+# an option, its values that fluss_df can write, and its default
 _KNOWN_OPTIONS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("file.format", ("parquet",), "parquet"),
     ("changelog-file.format", ("parquet",), "parquet"),
@@ -68,7 +69,7 @@ class WriteSchema:
     rows
         The columns of the table, with their ids.
     keys
-        The names of the columns of the key within a partition.
+        The columns of the primary key without those by which the table is partitioned.
     file
         The columns of files; those of primary-key tables have more.
     """
@@ -99,12 +100,9 @@ class WriteSchema:
 
 
 def write_schema(table: TableFiles, content: bytes) -> WriteSchema:
-    """Return how the rows of a version of a table's schema stand in files.
+    """Return how the rows of a version of a table's schema are written to files.
 
-    Raises
-    ------
-    FlussError
-        For a table that is not written here, with what it has.
+    Raises FlussError for a table that fluss_df cannot write, and names what it has.
     """
     lake = read_schema(content)
     _require_written(table, lake)
@@ -157,7 +155,8 @@ def _require_written(table: TableFiles, lake: LakeSchema) -> None:
         if options.get(name, default).lower() not in known
     ]
     if lake.primary_keys and options.get("deletion-vectors.enabled") == "true":
-        # rows count when Paimon has compacted them: which offsets queries may read is more then
+        # rows become visible when Paimon has compacted them, and offsets that queries may read
+        # would have to wait for that
         refused.append("the option 'deletion-vectors.enabled'")
     if int(options.get("bucket", "-1")) < -1 or (lake.primary_keys and "bucket" not in options):
         refused.append(f"the option 'bucket' with the value {options.get('bucket')!r}")

@@ -46,10 +46,7 @@ class _Range:
 class Statistics:
     """The least and greatest values of the rows of a file.
 
-    Parameters
-    ----------
-    schema
-        Of the table. Columns of fractions and nested ones have no statistics.
+    Columns of fractions and nested ones have no statistics.
     """
 
     schema: WriteSchema

@@ -39,18 +39,8 @@ Sequences = Mapping[tuple[bytes, int], int]
 class PaimonTaskWriter:
     """Writes the tasks of one table's round; see :class:`TaskWriter`.
 
-    Parameters
-    ----------
-    connection
-        The cluster.
-    info
-        The table.
-    table, schema
-        Its lake table.
-    snapshot_id
-        The lake snapshot that the round was planned with; None where there was none.
-    sequences
-        Of a primary-key table, the greatest sequence numbers in that snapshot.
+    The round was planned with the lake snapshot ``snapshot_id``; there is None before the first. Of
+    a primary-key table, ``sequences`` has the greatest sequence numbers in that snapshot.
     """
 
     def __init__(
@@ -71,13 +61,7 @@ class PaimonTaskWriter:
         self._reader = SplitReader(connection, info)
 
     def write(self, task: WriteTask) -> Written:
-        """Write a task's files.
-
-        Raises
-        ------
-        FlussError
-            Nothing of the task is left then.
-        """
+        """Write a task's files; where that raises, none of them is left."""
         assert task.split is not None
         try:
             if not self._schema.keyed:

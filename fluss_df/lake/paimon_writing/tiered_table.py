@@ -36,17 +36,7 @@ _SCHEMA_NAME: Final = re.compile(r"schema-(\d+)")
 class PaimonLake(TieredLake):
     """A Paimon table that is tiered into.
 
-    Parameters
-    ----------
-    info
-        The table.
-    table
-        Where its lake table is.
-
-    Raises
-    ------
-    FlussError
-        For a table that is not written here.
+    Raises FlussError for a table that fluss_df cannot write.
     """
 
     def __init__(self, info: TableInfo, table: TableFiles) -> None:
@@ -100,7 +90,8 @@ class PaimonLake(TieredLake):
         return commit_snapshot(self._table, self._schema, self._base, files, properties)
 
     def compacted(self, properties: Mapping[str, str]) -> int | None:  # noqa: D102
-        # as Flink's service: tables may have a compaction job of Paimon's own
+        # off unless asked for, as in Flink's service: tables may have a compaction job of Paimon's
+        # own
         if self.info.get_properties().get(_AUTO, "false").lower() != "true":
             return None
         return compact(self._table, self._schema, properties)
@@ -112,10 +103,7 @@ class PaimonLake(TieredLake):
 def newest_schema(table: TableFiles) -> WriteSchema:
     """Return the newest version of a table's schema.
 
-    Raises
-    ------
-    FlussError
-        Where there is none, it is damaged, or the table is not written here.
+    Raises FlussError where there is none, it is damaged, or fluss_df cannot write the table.
     """
     found = [_SCHEMA_NAME.fullmatch(path.name) for path in Path(table.at("schema")).glob("*")]
     numbers = [int(one[1]) for one in found if one is not None]
@@ -132,9 +120,6 @@ def newest_schema(table: TableFiles) -> WriteSchema:
 def open_paimon_lake(info: TableInfo, options: LakeOptions) -> PaimonLake:
     """Return the Paimon table of a table.
 
-    Raises
-    ------
-    FlussError
-        Where it cannot be reached, or is not written here.
+    Raises FlussError where it cannot be reached, or fluss_df cannot write it.
     """
     return PaimonLake(info, TableFiles(options))

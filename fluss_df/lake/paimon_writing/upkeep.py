@@ -22,18 +22,12 @@ from fluss_df.lake.rounds.offsets import COMMIT_USER
 # a snapshot may be what queries read until the second round after it was committed
 _ROUNDS: Final = 2
 _LISTS: Final = ("baseManifestList", "deltaManifestList", "changelogManifestList")
-# by which changes stay for longer than their snapshots
+# options by which changelogs are kept for longer than their snapshots
 _CHANGELOG_STAYS: Final = ("changelog.num-retained", "changelog.time-retained")
 
 
 class PaimonUpkeep:
-    """A Paimon table that is looked after; see :class:`LakeUpkeep`.
-
-    Parameters
-    ----------
-    options
-        Where it is.
-    """
+    """A Paimon table that is looked after; see :class:`LakeUpkeep`."""
 
     def __init__(self, options: LakeOptions) -> None:
         self._table = TableFiles(options)
@@ -55,11 +49,12 @@ class PaimonUpkeep:
         gone = [read_said(self._table, number) for number in old]
         stays = [read_said(self._table, number) for number in kept]
         stays += self._tagged()
-        # a file that a snapshot does not have any more is in no later one
+        # a file that one snapshot lacks is in no later one, so of the kept ones the oldest is
+        # enough
         having = [stays[0], *stays[len(kept) :]]
         names = {name for said in having for name in self._rows(said)}
         needed = {path for said in stays for path in self._manifests(said)}
-        # most are of many snapshots
+        # a dict, because most files are of many snapshots
         files: dict[str, None] = {}
         for said in gone:
             rows = self._rows(said).items()
@@ -94,7 +89,7 @@ class PaimonUpkeep:
 
     def _is_kept(self) -> bool:
         options = newest_schema(self._table).lake.options
-        # a job may have given the options of changelogs for itself alone
+        # options of changelogs may be those of one job, and not the table's
         has = any(Path(self._table.at(folder)).exists() for folder in ("branch", "changelog"))
         return has or any(option.startswith(_CHANGELOG_STAYS) for option in options)
 
@@ -109,10 +104,10 @@ class PaimonUpkeep:
         rounds: list[tuple[int, int]] = []
         for number in reversed(numbers):
             said = read_said(self._table, number)
-            # a compaction is of the round before
+            # a compaction belongs to the round before it
             if said.get("commitUser") == COMMIT_USER and said.get("commitKind") == "APPEND":
                 rounds.append((number, said["timeMillis"]))
-        # the rounds from the newest on; a snapshot goes where two that are newer are old enough
+        # newest round first; a snapshot may go where two newer rounds are old enough
         ends = [
             rounds[at + _ROUNDS - 1][0]
             for at in range(len(rounds) - _ROUNDS + 1)

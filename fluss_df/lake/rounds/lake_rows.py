@@ -32,17 +32,9 @@ _DICTIONARY_SHARE = 0.2
 def to_lake(rows: pa.Table, schema: pa.Schema, bucket: int, path: object) -> pa.Table:
     """Return rows with the columns of the lake table.
 
-    Parameters
-    ----------
-    rows
-        The table's columns; ``_log_offset`` and ``_commit_timestamp`` beside them, or neither for
-        rows that stand for no change (-1 in the lake).
-    schema
-        The lake table's Arrow schema.
-    bucket
-        The bucket of the rows.
-    path
-        The table, for errors.
+    ``rows`` have ``_log_offset`` and ``_commit_timestamp`` beside the table's columns, or neither
+    where they stand for no change: both are -1 in the lake then. ``path`` is the table's, for
+    errors.
     """
     count = rows.num_rows
     columns = []
@@ -97,7 +89,7 @@ def lake_cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         chunks = [_in_microseconds(chunk, kind) for chunk in column.chunks]
         if chunks:
             column = pa.chunked_array(chunks)
-    # of the time of a day, which is never before its beginning
+    # a time of day is never negative, so that cutting off digits rounds down
     options = pc.CastOptions(target_type=kind, allow_time_truncate=True)
     return column.cast(options=options)
 
@@ -121,12 +113,12 @@ def _in_microseconds(values: pa.Array, kind: pa.DataType) -> pa.Array:
         whole = pc.divide(values.view(pa.int64()), 1000)
         back = pc.less(pc.subtract(values.view(pa.int64()), pc.multiply(whole, 1000)), 0)
         floor = pc.subtract(whole, back.cast(pa.int64()))
-        # nobody could have it in nanoseconds again
+        # an earlier moment could not be turned back to nanoseconds
         floor = pc.max_element_wise(floor, _LEAST_MICROSECOND, skip_nulls=False)
         return floor.view(pa.timestamp("us", own.tz))
     if not has_nanoseconds(own):
         return values
-    # parts of arrays that begin in the middle of others
+    # copied, because the arrays may be slices of others, and their parts would not be
     values = values.take(pa.array(np.arange(len(values))))
     missing = values.is_null()
     if pa.types.is_struct(own):
@@ -158,14 +150,9 @@ def viewed(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 def named_by_ids(kind: pa.DataType, name_of: Callable[[int], str | None]) -> pa.DataType:
     """Return a type of a Parquet file with the names that nested fields have in the table.
 
-    In files they may be called otherwise: Iceberg writers replace what Avro does not allow.
-
-    Parameters
-    ----------
-    kind
-        As Parquet files have it: fields have their ids among their metadata.
-    name_of
-        Returns the name of a field, given its id; None where the table has no such field.
+    In files they may be called otherwise: Iceberg writers replace what Avro does not allow. The
+    fields of ``kind`` have their ids in their metadata. ``name_of`` returns the name of an id, None
+    where the table has no such field.
     """
 
     def renamed(field: pa.Field) -> pa.Field:
@@ -193,14 +180,7 @@ def is_a_group(rows: int, size: int) -> bool:
 def write_groups(parquet: pq.ParquetWriter, rows: pa.Table, schema: pa.Schema) -> None:
     """Write rows with the columns of a file: readers skip row groups, and read them side by side.
 
-    Parameters
-    ----------
-    parquet
-        The file.
-    rows
-        More than none.
-    schema
-        Of the file: the types of the columns.
+    There must be a row. ``schema`` has the types of the file's columns.
     """
     groups = max(-(-rows.num_rows // _GROUP_ROWS), -(-rows.nbytes // _GROUP_BYTES))
     columns = [viewed(rows.column(at), field.type) for at, field in enumerate(schema)]
@@ -212,14 +192,8 @@ def write_groups(parquet: pq.ParquetWriter, rows: pa.Table, schema: pa.Schema) -
 def dictionary_columns(rows: pa.Table, schema: pa.Schema) -> list[str]:
     """Return the columns of a Parquet file that get dictionaries, as its writer names them.
 
-    Those whose values repeat among the first rows; and what is nested, which is not counted.
-
-    Parameters
-    ----------
-    rows
-        The first rows of the file.
-    schema
-        Of the file.
+    These are the columns whose values repeat among ``rows``, the first rows of the file, and all
+    nested ones, whose values are not counted.
     """
     found: list[str] = []
     for at, field in enumerate(schema):

@@ -9,17 +9,10 @@ class LakeUpkeep(Protocol):
     """A lake table whose old snapshots go, and files that no snapshot has."""
 
     def expire(self, age_s: float) -> tuple[int, int] | None:
-        """Expire the snapshots that are older; return how many, and how many files were deleted.
+        """Expire old snapshots; return how many, and how many files were deleted.
 
-        Parameters
-        ----------
-        age_s
-            For how many seconds a snapshot stays after queries began to read a newer one.
-
-        Returns
-        -------
-        tuple or None
-            None where there is nothing to expire.
+        A snapshot stays for ``age_s`` seconds after queries began to read a newer one. Returns None
+        where there is nothing to expire.
         """
 
     def remove_orphans(self, age_s: float) -> int:

@@ -22,15 +22,7 @@ _AHEAD_BYTES: Final = 8 << 20
 
 
 class SplitReader:
-    """Reads the splits of one table.
-
-    Parameters
-    ----------
-    connection
-        The cluster.
-    info
-        The table.
-    """
+    """Reads the splits of one table."""
 
     def __init__(self, connection: ClientContext, info: TableInfo) -> None:
         self._connection = connection
@@ -40,14 +32,8 @@ class SplitReader:
     def log(self, split: Split, metadata: Sequence[str], result: Written) -> Iterator[pa.Table]:
         """Yield the log of a split, in its order: an empty table first, which has its columns.
 
-        Parameters
-        ----------
-        split
-            The part of the log.
-        metadata
-            The columns of metadata to have beside those of the table; the commit's time is one.
-        result
-            Gets the number of rows, and the newest time.
+        ``metadata`` names the columns of metadata to have beside the table's; the commit's time
+        must be one. ``result`` gets the number of rows, and the newest time.
         """
         position = Position(split.bucket, split.partition_name, split.start, split.stop)
         read = ParallelRead[pa.Table](
@@ -77,14 +63,8 @@ class SplitReader:
     def current_rows(self, split: Split, result: Written, *, ends: bool) -> Iterator[pa.Table]:
         """Yield the rows of a primary-key bucket as they are at one offset.
 
-        Parameters
-        ----------
-        split
-            Names the bucket.
-        result
-            Gets the number of rows.
-        ends
-            Whether the bucket is tiered up to that offset then, which ``result`` gets.
+        Of ``split``, only the bucket matters. ``result`` gets the number of rows. With ``ends`` the
+        bucket is tiered up to that offset, and ``result`` gets the offset, too.
         """
         scanner = self.scanner(split)
         for batch in scanner.batches():

@@ -18,12 +18,9 @@ from fluss_df.schema import TableInfo
 class WriteTask:
     """What is written by itself; plain values that pickle.
 
-    Parameters
-    ----------
-    partition
-        Where the rows are in the lake: the values of the fields by which it is partitioned.
-    split
-        The part of the log; None to write the partition's rows again without delete files.
+    ``partition`` has the values of the fields by which the lake table is partitioned. ``split`` is
+    the part of the log to write. Where it is None, the partition's rows are written again without
+    delete files.
     """
 
     partition: Partition
@@ -37,9 +34,9 @@ class Written:
     Attributes
     ----------
     added, removed
-        Data files that come, and those whose rows are in them, as the lake's format has them.
+        New data files, and those that they replace, as the lake's format has them.
     rows
-        Rows, or changes, that were read from Fluss.
+        How many rows, or changes, were read from Fluss.
     offsets, timestamps
         The end of the bucket, and its newest timestamp in milliseconds.
     """
@@ -63,13 +60,7 @@ class TaskWriter(Protocol):
         """The lake snapshot that the round was planned with; None where there was none."""
 
     def write(self, task: WriteTask) -> Written:
-        """Write a task's files.
-
-        Raises
-        ------
-        FlussError
-            Nothing of the task is left then.
-        """
+        """Write a task's files; where that raises, none of them is left."""
 
 
 class RunTasks(Protocol):
@@ -80,22 +71,14 @@ class RunTasks(Protocol):
     ) -> None:
         """Run tasks; ``written`` has what was written also where one fails.
 
-        Raises
-        ------
-        Exception
-            Of the first task that failed.
+        Raises the exception of the first task that failed.
         """
 
 
 class InThreads:
-    """Runs tasks side by side in threads of this process.
+    """Runs tasks side by side in threads of this process, ``workers`` at once.
 
-    Parameters
-    ----------
-    workers
-        How many at once.
-    cancelled
-        Once it is set, no task begins any more, and the round fails.
+    Once ``cancelled`` is set, no task begins any more, and the round fails.
     """
 
     def __init__(self, workers: int, cancelled: threading.Event | None = None) -> None:
@@ -116,7 +99,7 @@ class InThreads:
         try:
             with ThreadPoolExecutor(self._workers, "fluss-df-tier") as pool:
                 try:
-                    # one by one: those that began are known when an interrupt comes
+                    # one by one, so that those submitted before an interrupt are known
                     for task in tasks:
                         futures.append(pool.submit(write, task))  # noqa: PERF401
                     for future in futures:
@@ -125,7 +108,8 @@ class InThreads:
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise
         finally:
-            # of an interrupt, too: a task that was not waited for has written files
+            # after an interrupt, too: the files of tasks that ended have to be known, to delete
+            # them
             written += [
                 future.result()
                 for future in futures

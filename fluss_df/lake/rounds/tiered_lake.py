@@ -24,13 +24,7 @@ class LakeMovedError(NotCommittedError):
 
 
 class TieredLake(ABC):
-    """The lake table of a table, as it was when it was opened: what a round is planned with.
-
-    Parameters
-    ----------
-    info
-        The table.
-    """
+    """The lake table of a table, as it was when it was opened: what a round is planned with."""
 
     def __init__(self, info: TableInfo) -> None:
         self.info = info
@@ -52,10 +46,7 @@ class TieredLake(ABC):
     def writer(self, connection: ClientContext) -> TaskWriter:
         """Return what writes these tasks.
 
-        Raises
-        ------
-        FlussError
-            Where the columns of the lake table are not those of the table.
+        Raises FlussError where the columns of the lake table are not those of the table.
         """
 
     @abstractmethod
@@ -64,37 +55,21 @@ class TieredLake(ABC):
 
     @abstractmethod
     def commit(self, written: Sequence[Written], properties: Mapping[str, str]) -> int:
-        """Commit what was written as one snapshot, on top of what the round was planned with.
+        """Commit all that the tasks wrote as one snapshot; return its id.
 
-        Parameters
-        ----------
-        written
-            All that the tasks wrote.
-        properties
-            For the snapshot: how far the table is tiered.
+        It comes on top of what the round was planned with. ``properties`` are the snapshot's, and
+        say how far the table is tiered.
 
-        Returns
-        -------
-        int
-            The id of the snapshot.
-
-        Raises
-        ------
-        LakeMovedError
-            When the table is another by now.
-        NotCommittedError
-            Where it is certain that nothing was committed.
-        Exception
-            Of the catalog, which does not say what became of the commit.
+        Raises LakeMovedError when the lake table is another by now, and NotCommittedError where it
+        is certain that nothing was committed. Any other exception is the catalog's, and leaves it
+        open whether the snapshot was committed.
         """
 
     def compacted(self, properties: Mapping[str, str]) -> int | None:
         """Merge small files after a commit; return the snapshot that has the merged ones, if any.
 
-        Parameters
-        ----------
-        properties
-            Those of the commit: how far the table is tiered does not change.
+        ``properties`` are those of the commit, because merging does not change how far the table is
+        tiered.
         """
         return None
 
@@ -103,19 +78,10 @@ class TieredLake(ABC):
         """Delete files that no snapshot has; what cannot be deleted is left."""
 
     def require_columns(self, names: Iterable[str], *, system: bool = True) -> None:
-        """Look whether the lake table has the columns of the table.
+        """Raise FlussError where the lake table lacks columns of the table, and name them.
 
-        Parameters
-        ----------
-        names
-            Those that it has.
-        system
-            Whether it must have those that tiering services add.
-
-        Raises
-        ------
-        FlussError
-            With what it lacks.
+        ``names`` are the columns that the lake table has. ``system`` says whether it must also have
+        the columns that tiering services add.
         """
         there = set(names)
         missing = set(self.info.get_column_names()) - there

@@ -16,14 +16,9 @@ from fluss_df.protocol.message_parts import partition_of, path_message, path_of
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The coordinator's word that a table is this service's to tier, until it is reported.
+    """The coordinator's permission to tier a table, until it is reported as finished or failed.
 
-    Parameters
-    ----------
-    table_id, path
-        The table.
-    coordinator_epoch, tiering_epoch
-        What every report of the table repeats; the coordinator refuses those of older epochs.
+    Every report of the table repeats both epochs; the coordinator refuses those of older epochs.
     """
 
     table_id: int
@@ -34,15 +29,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class KnownSnapshot:
-    """The newest lake snapshot that Fluss knows of a table.
-
-    Parameters
-    ----------
-    snapshot_id
-        Its id in the lake.
-    offsets
-        The end of each bucket in it.
-    """
+    """The newest lake snapshot that Fluss knows of a table, with the end of each bucket in it."""
 
     snapshot_id: int
     offsets: Offsets
@@ -63,7 +50,10 @@ class Coordinator:
         failed: Collection[Lease] = (),
         request: bool = False,
     ) -> tuple[Lease | None, dict[int, str]]:
-        """Report tables; return a table to tier, where one was requested and is due, and refusals.
+        """Report the state of tables; return a lease, and the refusals.
+
+        The lease is of a table that is due, None where none is or none was requested. The refusals
+        are the reports that the coordinator did not accept: its reason by table id.
 
         Parameters
         ----------
@@ -77,11 +67,6 @@ class Coordinator:
             Tables that could not be tiered; they are due again at once.
         request
             Whether to ask for a table.
-
-        Returns
-        -------
-        tuple
-            The lease, or None; and why the coordinator refused a report, by table id.
         """
         message = pb.LakeTieringHeartbeatRequest(
             tiering_tables=[_report(lease) for lease in tiering],
@@ -131,7 +116,7 @@ class Coordinator:
     def prepare(self, table_id: int, path: TablePath, offsets: Offsets) -> str:
         """Have the coordinator write offsets to remote storage; return the path of the file.
 
-        They are all offsets of the table: those of buckets that were not tiered now included.
+        ``offsets`` has every bucket of the table, also those that this round did not tier.
         """
         message = pb.PrepareLakeTableSnapshotRequest(
             bucket_offsets=[
@@ -172,16 +157,11 @@ class Coordinator:
         offsets: Offsets,
         timestamps: Mapping[tuple[int | None, int], int],
     ) -> None:
-        """Tell Fluss of a snapshot that is in the lake; again does no harm.
+        """Tell Fluss of a snapshot that is in the lake; repeating it does no harm.
 
-        Parameters
-        ----------
-        table_id, path, snapshot_id
-            The table, and the snapshot in the lake.
-        offsets_path
-            The file that :meth:`prepare` returned.
-        offsets, timestamps
-            The end, and the newest timestamp in milliseconds, of buckets that the snapshot moved.
+        ``offsets_path`` is the file that :meth:`prepare` returned. ``offsets`` and ``timestamps``
+        have the end and the newest timestamp, in milliseconds, of the buckets that the snapshot
+        moved.
         """
         info = pb.LakeTableSnapshotInfo(
             table_id=table_id,

@@ -24,16 +24,10 @@ HEARTBEAT_S = 10.0
 class Leases:
     """What a service holds; heartbeats come from a thread of its own.
 
-    The coordinator gives a table to another service two minutes after the last heartbeat. A
-    service that was killed leaves its tables for as long, unless it wrote them into a file: the
-    next one that uses the file gives them back at once.
-
-    Parameters
-    ----------
-    coordinator
-        Who is asked.
-    file
-        Where to write them; None for nowhere. Two services at once need two files.
+    The coordinator gives a table to another service two minutes after the last heartbeat. A service
+    that was killed leaves its tables for as long, unless it wrote them into ``file``: the next one
+    that uses the file gives them back at once. Two services at once need two files; None writes
+    none.
     """
 
     def __init__(self, coordinator: Coordinator, file: Path | None) -> None:
@@ -55,12 +49,7 @@ class Leases:
     ) -> Lease | None:
         """Return a table that is due; None where there is none.
 
-        Parameters
-        ----------
-        wanted
-            The tables to tier; None for any. Others are given back.
-        without
-            Tables that are given back, too.
+        Tables that are not in ``wanted``, or are in ``without``, are given back. None wants any.
         """
         others: list[Lease] = []
         try:
@@ -80,13 +69,7 @@ class Leases:
                 self._report(failed=others)
 
     def check(self, lease: Lease) -> None:
-        """Refuse to go on with a table that is not this service's any more.
-
-        Raises
-        ------
-        FlussError
-            With the coordinator's reason.
-        """
+        """Raise FlussError, with the coordinator's reason, where this service lost a table."""
         with self._lock:
             if lease not in self._lost:
                 self._heartbeat([lease])

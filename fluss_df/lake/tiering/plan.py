@@ -22,14 +22,7 @@ logger = logging.getLogger("fluss_df.lake.tiering")
 class RoundPlan:
     """Finds out how far a table is tiered, and what to read.
 
-    Parameters
-    ----------
-    connection
-        The cluster.
-    info
-        The table.
-    most
-        How many offsets of a bucket one round tiers at the most.
+    ``most`` is how many offsets of a bucket one round tiers at the most.
     """
 
     def __init__(self, connection: ClientContext, info: TableInfo, most: int) -> None:
@@ -43,17 +36,14 @@ class RoundPlan:
         """Return the lake's offsets, after telling Fluss of a snapshot that it does not know.
 
         A service that ended between its commit in the lake and the word to the coordinator left
-        such a snapshot: its rows are in the lake, and must not be read again.
-
-        Parameters
-        ----------
-        newest
-            The newest tiered snapshot of the lake table; None where there is none.
+        such a snapshot: its rows are in the lake, and must not be read again. ``newest`` is the
+        newest tiered snapshot of the lake table, None where there is none.
         """
         try:
             known = self._coordinator.known_snapshot(self._path)
         except FlussError as error:
-            # Fluss was told late of an older snapshot, whose offsets it had deleted
+            # Fluss was told of an older snapshot after a newer one, and had deleted the offsets of
+            # that
             broken = error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
             if not broken or newest is None or newest.offsets is None:
                 raise
@@ -80,7 +70,7 @@ class RoundPlan:
             )
         created = self._info.created_time
         if known is None and newest.committed_ms < created:
-            # a cluster that begins again gives the same ids again
+            # a cluster that was set up again gives the same table ids again
             raise FlussError(
                 f"table {self._path}: its lake table was tiered before the table was created"
                 f" (at {newest.committed_ms} and {created}, in milliseconds since 1970), so from an"

@@ -1,4 +1,4 @@
-"""One round of one table: from the lake's offsets to the end, committed once."""
+"""One round of one table: reads from the lake's offsets to the log's end, commits once."""
 
 from __future__ import annotations
 
@@ -54,18 +54,8 @@ class TieringRound:
 class TableRound:
     """Tiers one table once.
 
-    Parameters
-    ----------
-    connection
-        The cluster.
-    info
-        The table.
-    max_rows
-        How many rows of a log bucket to tier at the most.
-    max_changes
-        How many changes of a primary-key bucket, which are held in memory.
-    run_tasks
-        How the tasks are run that write files.
+    A round tiers at most ``max_rows`` rows of a log bucket, or ``max_changes`` changes of a
+    primary-key bucket, which are held in memory.
     """
 
     def __init__(
@@ -87,16 +77,11 @@ class TableRound:
     def run(self, may_commit: Callable[[], None]) -> TieringRound:
         """Tier the table.
 
-        Parameters
-        ----------
-        may_commit
-            Raises where the table is not this service's any more; asked just before the commit.
+        ``may_commit`` is called just before the commit; it raises where the table is not this
+        service's any more.
 
-        Raises
-        ------
-        FlussError
-            Nothing of the round is in the lake then, but where the catalog does not say what
-            became of the commit: the next round finds out.
+        Raises FlussError. Then nothing of the round is in the lake, unless the catalog did not
+        answer whether it committed; the next round finds that out.
         """
         started = time.monotonic()
         lake = open_tiered(self._info)
@@ -168,7 +153,7 @@ class TableRound:
         except Exception as error:
             raise NotCommittedError(str(error)) from error
         except BaseException:
-            # as of an interrupt: the lake was not asked yet
+            # such as KeyboardInterrupt: the commit was not requested yet, so the files can go
             lake.discard(written)
             raise
         properties = {OFFSETS_PATH_PROPERTY: path, OFFSETS_PROPERTY: offsets_to_text(offsets)}
@@ -189,12 +174,12 @@ class TableRound:
         return snapshot_id
 
     def _compacted(self, lake: TieredLake, properties: Mapping[str, str]) -> int | None:
-        """Merge small files: a failure leaves what was committed, and the files, as they are."""
+        """Merge small files; return the resulting snapshot, or None. A failure is only logged."""
         try:
             return lake.compacted(properties)
         except Exception as error:
             logger.warning("table %s: small files were not merged: %s", self._path, error)
             newest = open_tiered(self._info).newest_tiered()
-            # another service's may have come meanwhile, to which these offsets do not belong
+            # the newest snapshot may be another service's, which these offsets do not describe
             ours = newest is not None and newest.offsets_path == properties[OFFSETS_PATH_PROPERTY]
             return newest.snapshot_id if newest is not None and ours else None

@@ -11,7 +11,7 @@ from fluss_df.schema import TableInfo
 
 logger = logging.getLogger("fluss_df.lake.tiering")
 
-# as Iceberg's and Paimon's own
+# five days, as by Iceberg's own default
 DEFAULT_AGE_S = 5 * 86400.0
 _AUTO: Final = "table.datalake.auto-expire-snapshot"
 # a round may take hours, and its files are in no snapshot until it ends
@@ -22,10 +22,7 @@ _ORPHANS_EVERY_S: Final = 86400.0
 class Upkeep:
     """The upkeep of the tables of one tiering service, after their rounds.
 
-    Parameters
-    ----------
-    keep_s
-        As ``keep_snapshots_s`` of :class:`~fluss_df.lake.TieringService`.
+    ``keep_s`` is ``keep_snapshots_s`` of :class:`~fluss_df.lake.TieringService`.
     """
 
     def __init__(self, keep_s: float | None) -> None:
@@ -56,6 +53,6 @@ class Upkeep:
                 left = lake.remove_orphans(max(age, _ORPHANS_AGE_S))
                 if left:
                     logger.info("table %s: %d files of no snapshot deleted", info.table_path, left)
-        # as of catalogs and storage: the rows are tiered, whatever becomes of older ones
+        # errors of catalogs and storage, for example: the rows are tiered all the same
         except Exception as error:
             logger.warning("the upkeep of lake table %s failed: %s", info.table_path, error)

@@ -36,7 +36,7 @@ _TEXTS: dict[type[spark.Filter], TextOp] = {
     spark.StringEndsWith: TextOp.ENDS_WITH,
     spark.StringContains: TextOp.CONTAINS,
 }
-# what the days become that the old calendar has not, and some around them for the time zones
+# days that the old calendar does not have become others: dates in this range are not trusted
 _MOVED = (dt.date(1582, 10, 3), dt.date(1582, 10, 27))
 _KNOWN_ZONES = dt.date(1900, 1, 3)
 
@@ -46,14 +46,8 @@ def from_spark(
 ) -> tuple[Predicate, ...]:
     """Return the predicates of the filters that have one; Spark evaluates all of them again.
 
-    Parameters
-    ----------
-    filters
-        What Spark pushes; all of them hold for every row of the result.
-    schema
-        The columns of the scan.
-    truncated
-        Whether Spark is given times cut off to microseconds.
+    All filters hold for every row of the result. ``truncated`` says that Spark is given times
+    without the digits beyond microseconds.
     """
     found = []
     for item in filters:
@@ -66,7 +60,7 @@ def from_spark(
 
 
 _VALUE = ("attribute", "value")
-# of each filter the fields that are read: one with another field is Spark's to evaluate
+# for each filter the fields that are read here: with any other field, Spark evaluates it
 READ: dict[type[spark.Filter], tuple[str, ...]] = {
     **dict.fromkeys((*_OPS, *_TEXTS), _VALUE),
     spark.EqualNullSafe: _VALUE,
@@ -114,7 +108,7 @@ def _convert(item: spark.Filter, schema: pa.Schema) -> Predicate:
 
 def _column(item: Any, schema: pa.Schema) -> str:
     path = item.attribute
-    # a field of a ROW is no column
+    # a path of several names is a field of a ROW, not a column
     if len(path) != 1 or path[0] not in schema.names:
         raise UnsupportedExpression(f"{path} is no column")
     name: str = path[0]
@@ -138,7 +132,7 @@ def _literal(value: Any, kind: pa.DataType) -> pa.Scalar:
     if isinstance(value, dt.date):
         _require_unmoved(value)
     if isinstance(value, dt.datetime):
-        # instants come in the time zone of the worker, or without one
+        # an instant must have a time zone, and a time without one must not
         if (value.tzinfo is None) != (kind.tz is None if pa.types.is_timestamp(kind) else True):
             raise UnsupportedExpression("a time without a zone")
         if value.tzinfo is not None:

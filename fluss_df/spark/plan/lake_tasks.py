@@ -31,7 +31,7 @@ from fluss_df.polars_adapter.plans import batches_of
 from fluss_df.pushdown.prune import Conjunct
 from fluss_df.schema import TableInfo
 
-# of files that one task reads; a larger file is one task
+# small files are read together up to this number of bytes; a larger file is a task of its own
 _TASK_BYTES: Final = 64 << 20
 
 
@@ -39,14 +39,8 @@ _TASK_BYTES: Final = 64 << 20
 class LakeFiles:
     """Files of a lake snapshot that one task reads; plain values that pickle.
 
-    Parameters
-    ----------
-    snapshot_id
-        The snapshot.
-    paths
-        Its files with rows.
-    partitions
-        Those whose rows are wanted, of files with rows of several; None for all.
+    ``paths`` are files with rows. A file may have rows of several partitions: only those of
+    ``partitions`` are wanted, None for all.
     """
 
     snapshot_id: int
@@ -71,14 +65,8 @@ def lake_and_rows(
 ) -> tuple[ScanSource, list[LakeFiles]]:
     """Return the scan of what Fluss has of a primary-key table, and the files of the lake.
 
-    Those of partitions that only the lake has: of others Fluss itself has all current rows.
-
-    Parameters
-    ----------
-    info, source, conditions
-        The table, and the scan.
-    there
-        The partitions that Fluss has, asked for before: of these no file is read.
+    The files are of partitions that only the lake has, because of the others Fluss itself has all
+    current rows. ``there`` are the partitions that Fluss has: no file of these is read.
     """
     lake = pin_lake(source, info) if info.is_partitioned() else None
     if lake is None:
@@ -113,7 +101,7 @@ def _chosen(info: TableInfo, source: ScanSource, partitions: Iterable[PartitionI
         return {partition.partition_name for partition in there}
     found: set[str] = set()
     for choice in source.partitions:
-        # others may be in Fluss: choices_there refuses what neither has
+        # a choice that is not in the lake may be in Fluss: choices_there refuses what neither has
         with contextlib.suppress(FlussError):
             found.update(p.partition_name for p in choose_partitions(info, there, (choice,)))
     return found
@@ -143,7 +131,7 @@ def lake_rows(
 ) -> Iterator[pa.Table]:
     """Yield the rows of files of the lake, in bounded memory."""
     if not columns and not metadata_columns:
-        # rows are counted by something
+        # at least one column, to count rows
         columns = info.get_column_names()[:1]
     snapshot = opened_lake(info, files.snapshot_id)
     lake = PinnedLake(LakeSnapshot(files.snapshot_id), snapshot)

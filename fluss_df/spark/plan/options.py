@@ -24,7 +24,7 @@ READ_MODES: Final = ("log", "snapshot", "changelog", "upsert")
 WRITE_MODES: Final = ("auto", "append", "upsert", "delete", "partial_update")
 GUARANTEES: Final = ("at-least-once", "exactly-once")
 
-# each option once, as it is documented
+# each option once, as docs/spark.md has it
 _TABLE: Final = ("table", "connection")
 _READ: Final = (
     "columns",
@@ -51,7 +51,7 @@ _WRITE: Final = (
     "delivery.guarantee",
     "ledger.database",
 )
-# of streams that are read, and of those that are written
+# options of streams that are read, and of those that are written
 _BOTH: Final = frozenset({"fail.on.data.loss"})
 # Spark adds these itself
 _SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
@@ -79,12 +79,8 @@ _NAMES: Final = {plain(name): name for name in (*_TABLE, *_READ, *_WRITE)} | _SY
 class Connection:
     """How tasks reach the cluster; its text shows no password.
 
-    Parameters
-    ----------
-    address
-        An address, URL or folder; None where the properties say it, or the environment.
-    properties
-        Those of :class:`fluss_df.Config`.
+    ``address`` is an address, URL or folder. None where ``properties``, which are those of
+    :class:`fluss_df.Config`, or the environment say it.
     """
 
     address: str | None = field(repr=False)
@@ -93,11 +89,8 @@ class Connection:
     def open(self) -> FlussConnection:
         """Return the connection of this process.
 
-        Raises
-        ------
-        FlussError
-            ``STORAGE_EXCEPTION`` in a worker of Spark, for a folder that nobody has open: an engine
-            of its own would end with the worker, before other workers are through.
+        Raises ``STORAGE_EXCEPTION`` in a worker of Spark, for a folder that nobody has open: an
+        engine of its own would end with the worker, before other workers are through.
         """
         properties = self.resolved()
         folder = embedded_folder(self.address)
@@ -140,7 +133,7 @@ def _is_worker() -> bool:
 
 
 def _require_owner(folder: Path | str) -> None:
-    # not imported for clusters
+    # imported only for folders
     from fluss_df.engine.files.lock_file import owner_of
 
     owner = owner_of(folder.expanduser().resolve()) if isinstance(folder, Path) else None
@@ -187,11 +180,8 @@ class ReadOptions:
     def parse(options: Mapping[str, str]) -> ReadOptions:
         """Return the options that Spark hands on, their keys in any case.
 
-        Raises
-        ------
-        FlussError
-            ``INVALID_CONFIG_EXCEPTION`` for a missing table, an unknown option (naming the nearest
-            known one) or a value that cannot be read.
+        Raises ``INVALID_CONFIG_EXCEPTION`` for a missing table, an unknown option (naming the
+        nearest known one) or a value that cannot be read.
         """
         table, connection, left = _common(options)
         _refuse(left, _WRITE, "an option of writes, and this is a read")
@@ -236,10 +226,7 @@ class WriteOptions:
     def parse(options: Mapping[str, str]) -> WriteOptions:
         """Return the options that Spark hands on, their keys in any case.
 
-        Raises
-        ------
-        FlussError
-            As :meth:`ReadOptions.parse`.
+        Raises FlussError where :meth:`ReadOptions.parse` does.
         """
         table, connection, left = _common(options)
         reads = [name for name in _READ if name not in _BOTH]

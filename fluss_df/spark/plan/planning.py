@@ -45,7 +45,7 @@ from fluss_df.spark.plan.lake_tasks import LakeFiles, lake_and_log, lake_and_row
 from fluss_df.spark.plan.options import ReadOptions, invalid
 from fluss_df.spark.plan.types import spark_schema
 
-# more splits than this are put together to fewer tasks: each costs Spark some milliseconds
+# more splits than this are put into fewer tasks, because each task costs Spark some milliseconds
 _MANY_TASKS = 64
 
 
@@ -89,21 +89,12 @@ class ReadTask:
 class TableScan:
     """A table as it is read by one dataframe; lives in the process that plans.
 
-    Parameters
-    ----------
-    options
-        The options of the read.
-    streaming
-        Whether it is a stream.
-    schema
-        The columns wanted; None for those that the options name.
+    ``streaming`` says whether it is read as a stream. ``schema`` has the wanted columns, None for
+    those that the options name.
 
-    Raises
-    ------
-    FlussError
-        When table, columns, partitions or buckets do not exist, or the mode is not for the table.
-    SchemaMismatchError
-        When a type of the schema is not that of the table.
+    Raises FlussError when table, columns, partitions or buckets do not exist, or the table cannot
+    be read in this mode. Raises SchemaMismatchError when a type of the schema is not that of the
+    table.
     """
 
     def __init__(
@@ -131,7 +122,7 @@ class TableScan:
                 options.filter, self.all_fields, options.timezone, f"table {self.path}"
             )
             if options.truncate_nanoseconds:
-                # rows are chosen by the times that Spark sees
+                # the filter is applied to times as Spark sees them
                 self.filter = at_microseconds(self.filter, self.all_fields)
 
     @property
@@ -160,7 +151,7 @@ class TableScan:
         columns = bind_columns(self.info, self.options.columns)
         metadata = self.options.metadata_columns
         if metadata is None:
-            # a changelog means nothing without what its rows do
+            # changes are useless without the column that says what they do
             metadata = CHANGELOG_COLUMNS if self.mode in ("changelog", "upsert") else ()
         require_columns(
             metadata, self._offered, f"metadata columns of table {self.path} ({self.mode}):"
@@ -224,7 +215,8 @@ class TableScan:
                 return self.tasks(pushed)
             tasks = self.log_tasks(source, predicate, plan.splits)
             if not self._reads_lake:
-                # what expires of the log of a lake table is in the lake, and not left out
+                # expired rows may be left out only where there is no lake: with one, they are in
+                # the lake
                 later = from_log_start(source, self.info)
                 tasks = [
                     dataclasses.replace(task, from_log_start=all(map(later, task.splits)))
@@ -276,7 +268,7 @@ class TableScan:
         """Return the keys that can be looked up, where a filter names the whole primary key."""
         options = self.options
         if source.metadata_columns or options.partitions is not None or options.buckets is not None:
-            # a lookup does not say where a row is
+            # a lookup does not say in which bucket and at which offset a row is
             return None
         return selected_keys(self.info, conditions)
 

@@ -46,7 +46,7 @@ _OPS: dict[type[exp.Expr], Op] = {
     exp.GTE: Op.GE,
 }
 _TWO: Final = frozenset({"this", "expression"})
-# what is understood, and of each the arguments that are read: everything else is refused
+# the nodes that are understood, and the arguments of each that are read; everything else is refused
 READ: Final[dict[type[exp.Expr], frozenset[str]]] = {
     **dict.fromkeys(_OPS, _TWO),
     exp.And: _TWO,
@@ -77,7 +77,7 @@ _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)?)?")
 # an escape that sqlglot reads as Spark does
 _ESCAPES: Final = re.compile(r"\\(?![\\'\"nrt])")
-# days around a moment in which the offset of a zone must not change
+# how long around a moment the offset of a zone must not change
 _STEADY: Final = dt.timedelta(hours=36)
 
 
@@ -212,7 +212,7 @@ class SqlConditions:
             raise UnsupportedExpression("a null among the values of IN")
         kind = self._schema.field(column).type
         if pa.types.is_decimal(kind) and max(kind.precision - kind.scale, 20) + kind.scale > 38:
-            # a whole number among the values has up to 20 digits to IN, however few are written
+            # for IN, Spark takes a whole number to have up to 20 digits, however few are written
             written = (_value(item.unnest()) for item in tree.expressions)
             if any(isinstance(value, int) for value in written):
                 raise UnsupportedExpression(f"whole numbers in IN, which would round {kind}")
@@ -279,7 +279,7 @@ class SqlConditions:
         if not isinstance(tree, exp.Column) or len(tree.parts) > 2:
             raise UnsupportedExpression(f"'{_sql(tree)}' is no column")
         if tree.table.lower() in self._names:
-            # to Spark the field of a ROW, where no table has this name
+            # Spark takes it for the field of a ROW where no table has this name
             raise UnsupportedExpression(f"'{_sql(tree)}' may be a field of column '{tree.table}'")
         names = self._names.get(tree.name.lower(), [])
         if not names:
@@ -360,7 +360,7 @@ def _number(value: Decimal | float | int, kind: pa.DataType) -> Decimal | float 
     scale = max(-int(digits.exponent), 0)
     whole = len(digits.digits) - scale if not isinstance(value, int) else len(digits.digits)
     if pa.types.is_decimal(kind):
-        # otherwise both become a wider type, which may have no room for all digits
+        # otherwise Spark casts both to a wider type, which may not have room for all digits
         if scale > kind.scale or whole > kind.precision - kind.scale:
             raise UnsupportedExpression(f"{value} has more digits than {kind}")
         return Decimal(value)
@@ -393,7 +393,7 @@ def _value(tree: exp.Expr) -> Any:
     elif isinstance(tree, exp.Null):
         return None
     elif isinstance(tree, exp.HexString):
-        # as it was written, see sqlglot; Spark puts a 0 before an odd number of digits
+        # sqlglot keeps the digits as they were written; Spark puts a 0 before an odd number of them
         try:
             return bytes.fromhex("0" * (len(tree.this) % 2) + tree.this)
         except ValueError:
@@ -410,7 +410,7 @@ def _typed(literal: exp.Literal, kind: str) -> Any:
         if literal.is_string and kind == "DATE" and _DATE.fullmatch(text):
             return dt.date.fromisoformat(text)
         if literal.is_string and kind.startswith("TIMESTAMP") and _TIME.fullmatch(text):
-            # of which kind TIMESTAMP is, the session says: the stricter one is taken
+            # the session says whether TIMESTAMP has a zone: the stricter meaning is taken
             made = dt.datetime if kind == "TIMESTAMPNTZ" else _Instant
             return made.fromisoformat(text)
         if not literal.is_string and kind in _WHOLE:

@@ -44,20 +44,14 @@ def _spark_form(t: pa.DataType) -> pa.DataType:
 
 
 class SparkCast:
-    """Makes of decoded rows what Spark takes; never changes a value.
+    """Turns decoded rows into what Spark takes; never changes a value.
 
-    Parameters
-    ----------
-    schema
-        The columns wanted, in this order.
-    path
-        The table, for errors.
-    truncate
-        Whether digits of a second beyond the sixth, which Spark has not, may be cut off.
+    The result has the columns of ``schema``, in its order. ``path`` is the table's, for errors.
+    Spark has six digits of a second: with ``truncate``, further digits may be cut off.
     """
 
     def __init__(self, schema: StructType, path: TablePath, *, truncate: bool = False) -> None:
-        # a schema of the user's may say NOT NULL, and then Spark wants to have it back
+        # a schema given by the user may say NOT NULL, and then Spark expects it in the data
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._path = path
         self._truncate = truncate
@@ -73,13 +67,13 @@ class SparkCast:
                     " NOT NULL"
                 )
             if field.name in self._required and any(map(has_hidden_nulls, column.chunks)):
-                # Spark ends with 'Value at index is null', and names no column
+                # Spark's own error is 'Value at index is null', and names no column
                 raise SchemaMismatchError(
                     f"table {self._path}: column '{field.name}' has nulls in its lists or maps, and"
                     f" the schema says that there are none: {field.type}"
                 )
         if not columns:
-            # a count needs no column, and a table without any has no rows
+            # a count needs no column, but the number of rows has to be kept
             table = table.select([])
         else:
             table = pa.Table.from_arrays(columns, schema=self._schema)
@@ -90,7 +84,7 @@ class SparkCast:
         if column.type == wanted and not pa.types.is_time(wanted):
             return column
         try:
-            # by way of Spark's precision: its times come as nanoseconds, and hold microseconds
+            # first to microseconds: Spark's times come as nanoseconds, and hold microseconds
             return column.cast(_spark_form(column.type)).cast(wanted)
         except pa.ArrowInvalid as error:
             if self._truncate:
@@ -112,7 +106,7 @@ class SparkCast:
 def requires_values(kind: pa.DataType) -> bool:
     """Whether a type says, of what lists, maps and rows have within, that it is never null."""
     if pa.types.is_map(kind):
-        # a key is never null, whatever the schema says
+        # keys of maps are never null, whatever the schema says
         return not kind.item_field.nullable or any(
             map(requires_values, (kind.key_type, kind.item_type))
         )

@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 class UnresolvedName:
     """A name of a relation that Spark does not know, in the text of a query.
 
-    Parameters
-    ----------
-    start, stop
-        Where it stands, in characters; ``stop`` is behind its last one.
-    relation
-        The name, its parts in backticks where they need them.
+    ``start`` and ``stop`` are its place in characters; ``stop`` is one after its last. The parts of
+    ``relation`` are in backticks where they need them.
     """
 
     start: int
@@ -71,11 +67,11 @@ def unresolved(spark: SparkSession, text: str) -> list[UnresolvedName]:
             if other is None:
                 return found
             if any(other in name.relation[len(other) :] for name in found):
-                # the word stands behind a catalog: Spark knows the table by its own name alone
+                # the word follows a catalog: Spark knows the table only by its own name
                 return []
             meant = [_meant(name, text, other) for name in found if _begins(name, other)]
             if any(spark.catalog.tableExists(name.relation) for name in meant):
-                # by the other name, Spark could not find it
+                # Spark could not find it by the other name
                 return []
             kept = {name.start: name for name in found} | {name.start: name for name in meant}
             return list(kept.values())
@@ -116,13 +112,13 @@ def _meant(name: UnresolvedName, text: str, other: str) -> UnresolvedName:
 
 def _unresolved(plan: Any) -> list[UnresolvedName]:
     found: set[UnresolvedName] = set()
-    # those in the expressions of the others, however deep
+    # plans of subqueries are in the expressions of other plans, however deep
     for part in (plan, *_items(plan.subqueriesAll())):
         for leaf in _items(part.collectLeaves()):
             if leaf.nodeName() != "UnresolvedRelation":
                 continue
             origin = leaf.origin()
-            # in a view or a function, it is another text
+            # within a view or a function the places are those of another text
             if origin.objectType().isDefined() or not origin.startIndex().isDefined():
                 continue
             start, stop = origin.startIndex().get(), origin.stopIndex().get() + 1

@@ -35,20 +35,12 @@ def expression_to_spark(
 ) -> DataFrame:
     """Return an Ibis expression over Fluss tables as a dataframe of Spark.
 
+    The expression's tables must be those of the cluster, or memtables. Memtables are temporary
+    views for as long as Spark needs them. The settings of ``connection`` become options of the
+    reads.
+
     Raises FlussError for a table that is local to the Ibis connection, or an operation that Spark
     has no SQL for.
-
-    Parameters
-    ----------
-    expr
-        The expression. Its tables are those of the cluster, and memtables, which are temporary
-        views for as long as Spark needs them.
-    spark
-        The session.
-    connection
-        The cluster; its settings become options of the reads.
-    params
-        Values of the expression's parameters.
     """
     query = spark_sql(expr, params)
     memtables = list(expr.op().find(ops.InMemoryTable))
@@ -68,8 +60,8 @@ def spark_sql(expr: ir.Expr, params: Mapping[ir.Scalar, Any] | None = None) -> s
     from ibis.common.exceptions import IbisError
 
     with warnings.catch_warnings():
-        # The attribute registers Ibis's options for Spark, which the compiler reads. Importing
-        # pyspark warns that it is not made for pandas 3.
+        # Reading ibis.pyspark registers the options that the compiler reads. Importing pyspark
+        # warns that it is not made for pandas 3.
         warnings.simplefilter("ignore", FutureWarning)
         _ = ibis.pyspark
     columns: dict[str, Any] = {}

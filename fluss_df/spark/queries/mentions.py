@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _NOT_FOUND: Final = "TABLE_OR_VIEW_NOT_FOUND"
-# what Spark says of fluss.x, because there is a data source of this name
+# Spark's error for fluss.x, because there is a data source of this name
 _NO_FILES: Final = "UNSUPPORTED_DATASOURCE_FOR_DIRECT_QUERY"
 _COMMENT: Final = r"--[^\n]*(?:\n|$)|/\*.*?\*/"
 _BLANK: Final = rf"(?:\s|{_COMMENT})*"
 _BEGIN: Final = re.compile(rf"(?:\(|\s|{_COMMENT})*(\w*)", re.DOTALL)
 _BEHIND_TABLE: Final = re.compile(rf"\bTABLE{_BLANK}\(?{_BLANK}$", re.DOTALL | re.IGNORECASE)
-# in double quotes where the session says that these are names
+# double quotes enclose names where the session says so
 _PART: Final = r"`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[^\s.`()\"]+"
 _NAME: Final = re.compile(rf"(?:{_PART})(?:{_BLANK}\.{_BLANK}(?:{_PART}))*", re.DOTALL)
-# what has no meaning of its own, whatever stands in it
+# comments and quoted texts, in which nothing is looked for
 _SKIPPED: Final = re.compile(
     r"(?<!\w)[rR](?:'[^']*'|\"[^\"]*\")|'(?:\\.|[^'\\])*'|\"(?:\\.|[^\"\\])*\"|`[^`]*`"
     r"|--(?:\\\n|[^\r\n])*|/\*",
     re.DOTALL,
 )
 _BRACKET: Final = re.compile(r"/\*|\*/")
-# these begin nothing but queries; others may be the beginning of a command
+# words that begin only queries; others may begin a command
 _QUERIES: Final = ("SELECT", "VALUES", "TABLE", "MAP", "REDUCE")
 _PERHAPS: Final = ("WITH", "FROM")
 
@@ -47,14 +47,8 @@ _PERHAPS: Final = ("WITH", "FROM")
 class Mention:
     """A name of a table in the text of a query.
 
-    Parameters
-    ----------
-    start, stop
-        Where it stands, in characters; ``stop`` is behind its last one.
-    table
-        The table's name.
-    alias
-        By which name columns may be qualified; None behind ``TABLE``, where none can be given.
+    ``start`` and ``stop`` are its place in characters; ``stop`` is one after its last. ``alias`` is
+    the name by which columns may be qualified. It is None after ``TABLE``, where none can be given.
     """
 
     start: int
@@ -89,22 +83,11 @@ def find_mentions(
 ) -> tuple[list[Mention], list[str], DataFrame | None]:
     """Return the mentions of tables that Spark does not know, and what stands in for each.
 
+    ``stand_in`` is given the name of a table, makes a relation with its columns, and returns the
+    relation's name. The result has the mentions, the relations in their place, and the query over
+    these relations. The query is None where Spark analysed it only as a part of another.
+
     Raises FlussError for what is no query, and for a mention that cannot be placed.
-
-    Parameters
-    ----------
-    spark
-        The session.
-    query
-        The query.
-    stand_in
-        Makes a relation with the columns of a table of a name, and returns its name.
-
-    Returns
-    -------
-    tuple
-        The mentions, the relations in their place, and the query over these; None in its place
-        where Spark analysed it only as a part of another.
     """
     wrapped = _head(query) in _PERHAPS
     if wrapped and is_classic(spark):
@@ -134,7 +117,7 @@ def find_mentions(
                 start, stop = start - len(_OPENING), stop - len(_OPENING)
             named = (error.getMessageParameters() or {}).get("relationName", "")
             there = _mention(named, text, start, stop)
-        # from here to where it stands in the query as it was given
+        # how far places here are from those in the query as it was given
         moved = 0
         for m, n in sorted(zip(mentions, names, strict=True), key=lambda pair: pair[0].start):
             if m.start + moved >= start:
@@ -157,7 +140,7 @@ def _wrapped(text: str) -> str:
 def _without_end(text: str) -> str:
     """Return a query without the semicolons at its end, and the comments behind them."""
     at, stop = 0, 0
-    # up to where there is something else than blanks, comments and semicolons
+    # up to the first character that is not blank, in a comment, or a semicolon
     while at < len(text):
         match = _SKIPPED.match(text, at)
         if match is None:
@@ -205,7 +188,7 @@ def _span(error: AnalysisException) -> tuple[int, int] | None:
     elif condition != _NOT_FOUND:
         return None
     for context in error.getQueryContext():
-        # of a view or a function, the text is not this one
+        # within a view or a function the text is another one
         if context.contextType().name == "SQL" and not context.objectType():
             return context.startIndex(), context.stopIndex() + 1
     return None
@@ -244,7 +227,7 @@ def _unplaced(name: str) -> FlussError:
 def _unread(error: ParseException, mentions: Sequence[Mention]) -> FlussError:
     reason = str(error).split("\n== SQL")[0].strip()
     if mentions:
-        # it could be read before the last was placed
+        # Spark could read the query before the last mention was replaced
         return FlussError(
             f"table {mentions[-1].table}: what follows its name is not for tables of Fluss (a"
             " version, WITH (...)); options of reads are arguments of sql()"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _LIMIT: Final = "spark.sql.debug.maxToStringFields"
-# texts that show that Spark left out a part of the plan
+# texts in a plan by which Spark shows that it left something out
 _CUT: Final = re.compile(r"\.\.\. \d+ more (?:fields|characters)|Truncated plan of|\(redacted\)")
 _NUMBER: Final = re.compile(r"#\d+|plan_id=\d+")
 
@@ -29,16 +29,9 @@ _NUMBER: Final = re.compile(r"#\d+|plan_id=\d+")
 class Plan:
     """Spark's plan for a query over stand-ins of its tables.
 
-    Parameters
-    ----------
-    spark
-        The session.
-    query
-        The query.
-    mentions, stand_ins
-        The places in the query that name a table, and the views that are put there.
-    found
-        The query over the views as a dataframe; None if it has not been analysed yet.
+    ``mentions`` are the places in the query that name a table, and ``stand_ins`` the views that are
+    put there. ``found`` is the query over the views as a dataframe, None if Spark has not analysed
+    it yet.
     """
 
     def __init__(

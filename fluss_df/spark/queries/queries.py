@@ -44,16 +44,8 @@ _DIALECT = "spark"
 class SqlScan:
     """The part of a Fluss table that one mention in a query reads.
 
-    Parameters
-    ----------
-    view
-        The name of its temporary view.
-    table
-        The table.
-    columns
-        The columns that are read.
-    filter
-        The condition that its rows are read with, in SQL; None for all rows.
+    ``view`` is the name of its temporary view. ``columns`` are those that are read. ``filter`` is
+    the condition that the rows are read with, in SQL; None for all rows.
     """
 
     view: str
@@ -68,16 +60,9 @@ class SqlScan:
 
 @dataclass(frozen=True, slots=True)
 class SqlPlan:
-    """A query, and the scans it was given.
+    """A query over temporary views, the scans that these views are, and their tables.
 
-    Parameters
-    ----------
-    query
-        The query over the views.
-    scans
-        What they read.
-    tables
-        The tables that they are of, by their names in the query.
+    The tables have the names that they have in the query of the user.
     """
 
     query: str
@@ -202,7 +187,7 @@ def _options(connection: str | None, options: Mapping[str, Any]) -> dict[str, st
 def _text(value: Any) -> str:
     """Return the value of an option as Spark's options are written: lists and dicts in JSON."""
     if isinstance(value, Mapping):
-        # offsets by bucket may name a partition, as those of scan_fluss do
+        # keys of offsets by bucket may be (partition, bucket), as in scan_fluss
         value = {"/".join(map(str, k)) if isinstance(k, tuple) else k: v for k, v in value.items()}
     elif not isinstance(value, list | tuple):
         return str(value)
@@ -243,7 +228,7 @@ def _pruned(
     found = reader.load(scan.table)
     if len(read) == len(schema):
         return found
-    # by numbers, because names that differ by case alone are one to Spark
+    # columns get numbers for names, because Spark ignores case in names
     names = [f"c{i}" for i in read]
     numbered = found.toDF(*names)
     return numbered.select(
@@ -269,9 +254,10 @@ def _narrowed(
             for each in (zone, given.timezone)
         }
         if len(meant) > 1:
-            # one text has one zone: the query's own condition is Spark's, who judges it anyway
+            # one filter has one zone: the query's condition is left out, because Spark evaluates it
+            # anyway
             return options
-        # a comment at the end of what was given ends with its line
+        # the line break ends a comment at the end of the given filter
         zone, condition = given.timezone, f"({given.filter}\n) AND ({scan.filter})"
     others = {k: v for k, v in options.items() if plain(k) not in ("filter", "filtertimezone")}
     return {**others, "filter": condition, "filter.timezone": zone}
@@ -308,7 +294,7 @@ def _needs(
     for at, schema in enumerate(schemas):
         read = plan.columns(at)
         names = tuple(n for i, n in enumerate(schema.names) if read is None or i in read)
-        # a count needs rows, and they need a column
+        # a count needs rows, and rows need a column
         found.append((names or (_narrowest(schema),), conditions.get(at)))
     return found
 
@@ -344,7 +330,7 @@ def _candidates(
     except (SqlglotError, KeyError, ValueError, AttributeError, RecursionError):
         return {}
     zone = str(spark.conf.get("spark.sql.session.timeZone"))
-    # then a backslash stands for itself to Spark, and not to the scan
+    # with this setting a backslash is a plain character to Spark, and not to the scan
     raw = spark.conf.get("spark.sql.parser.escapedStringLiterals", "false") == "true"
     found: dict[int, str] = {}
     for scope in scopes:
@@ -360,7 +346,8 @@ def _candidates(
                     continue
                 try:
                     converter.convert(own)
-                    # the scan reads the text, in which sqlglot may write what is not taken
+                    # checked here, because sqlglot may write the condition in a form that the scan
+                    # does not take
                     parse_filter(text, schemas[at], zone, mentions[at].table)
                 except FlussError:
                     continue
@@ -435,7 +422,7 @@ def _conjuncts_on(scope: Scope, alias: str) -> Iterator[exp.Expr]:
         sources += [join.args["on"] for join in joins if join.args.get("on") is not None
                     and _kind(join) in ("INNER", "SEMI")]  # fmt: skip
     elif own is not None and own.args.get("on") is not None:
-        # rows of the right side that do not fit ON are as good as not there
+        # rows of the right side that do not fit ON do not show in the result
         sources = [own.args["on"]]
     for source in sources:
         for part in source.flatten() if isinstance(source, exp.And) else [source]:

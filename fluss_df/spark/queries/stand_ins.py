@@ -39,13 +39,13 @@ class StandIns:
         self._name = name
         self._of_schema: dict[str, int] = {}
         self.names: list[str] = []
-        #: what the columns of each view are called in Spark's plans, but for their numbers
+        #: the prefix of each view's columns in Spark's plans, which is followed by their numbers
         self.prefixes: list[str] = []
 
     def add(self, schema: StructType) -> str:
         """Make a view of the columns of a table, and return its name."""
         self.names.append(f"{self._name}{len(self.names)}")
-        # each mention of a table has columns of its own names, even beside the same table
+        # each mention has other column names, so that two of one table can be told apart
         key = schema.json()
         number = self._of_schema[key] = self._of_schema.get(key, -1) + 1
         prefix, relation = _relation(self._spark, schema, key, number)
@@ -90,7 +90,7 @@ def _relation(
         if len(kept) >= _RELATIONS:
             kept.clear()
         found = kept[key, number] = prefix, made._jdf
-    # not looked up again: another thread may have cleared what is kept
+    # returned from here, because another thread may have cleared the cache meanwhile
     return found[0], ClassicDataFrame(found[1], spark)
 
 
@@ -113,7 +113,7 @@ def _no_files(spark: SparkSession) -> list[str]:
     if not folder.exists():
         folder.mkdir(mode=0o700, exist_ok=True)
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    # Hadoop's paths are not URIs: a space stands for itself
+    # Hadoop's paths are not URIs: a space is written as it is
     return [f"file:{folder}"]
 
 

@@ -30,7 +30,7 @@ class _Held:
 
     def drop(self, spark: SparkSession) -> None:
         """Drop what was left and no other query needs."""
-        # a view that is needed from now on is made once this is done
+        # locked, so that views which are needed from now on are made only when this is done
         with self._lock:
             while self.left:
                 for name in self.left.popleft():
@@ -45,18 +45,11 @@ _sessions_lock = threading.Lock()
 
 
 class TemporaryViews:
-    """Holds the views of a query while it is made; enter it before they are, and leave it behind.
+    """Holds the views of a query while it is made; enter it before they are, leave it afterwards.
 
     A dataframe of a classic session has its plan, and looks at no name again: its views are dropped
-    at once. Spark Connect looks for them at each action: there they stay for as long as a
-    dataframe does that was made of :meth:`keep_for`'s.
-
-    Parameters
-    ----------
-    spark
-        The session.
-    names
-        The names of the views; queries may share some.
+    at once. Spark Connect looks for them at each action: there they stay for as long as a dataframe
+    does that was made from the one given to :meth:`keep_for`. Queries may share names of views.
     """
 
     def __init__(self, spark: SparkSession, names: Iterable[str]) -> None:
@@ -75,7 +68,7 @@ class TemporaryViews:
         """Keep the views for a dataframe, and those that are made of it."""
         if is_classic(self._spark) or not self._names:
             return
-        # dataframes that are made of it have its plan in theirs, and not the dataframe
+        # dataframes that are made from this one hold its plan, but not the dataframe itself
         plan: Any = found._plan
         weakref.finalize(plan, self._held.left.append, self._names).atexit = False
         self._kept = True

@@ -55,7 +55,7 @@ def pinned_rows(
     bucket = split.bucket.of(info.table_id)
     batches = scanner.batches()
     first = list(itertools.islice(batches, 1))
-    # known once the scan has begun
+    # the offset is known once the scan has begun
     at = scanner.offset_of(bucket)
     if at is None:
         # the scanner looks for partitions by their names
@@ -76,12 +76,8 @@ def pinned_rows(
 class Moved:
     """The differences of a bucket between two offsets of its changelog.
 
-    Attributes
-    ----------
-    changed
-        Keys whose rows at the first offset are not those of the second.
-    rows
-        The rows that these keys have at the second.
+    ``changed`` has the keys whose rows at the two offsets differ. ``rows`` has the rows of these
+    keys at the second offset.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ def _without_old_values(table: pa.Table) -> pa.Table:
 
 
 def _snapshot(connection: FlussConnection, info: TableInfo, task: ReadTask) -> Iterator[pa.Table]:
-    # a key where only metadata columns are wanted: rows are counted by something
+    # a key column where only metadata columns are wanted, to count rows
     columns = task.columns or tuple(info.get_primary_keys()[:1])
     for split in task.splits:
         for table in pinned_rows(connection, info, columns, split):

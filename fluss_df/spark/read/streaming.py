@@ -51,11 +51,8 @@ def to_json(scan: TableScan, offsets: Mapping[Bucket, int], **more: Any) -> dict
 def from_json(scan: TableScan, found: Mapping[str, Any]) -> Offsets:
     """Return the offsets of a checkpoint.
 
-    Raises
-    ------
-    FlussError
-        For those of another table, of a table of this name that was dropped and made again since,
-        or of a newer version of this library.
+    Raises FlussError for those of another table, of a table of this name that was dropped and made
+    again since, or of a newer version of this library.
     """
     if found.get("version") != _VERSION:
         raise invalid(
@@ -67,7 +64,7 @@ def from_json(scan: TableScan, found: Mapping[str, Any]) -> Offsets:
             f"the checkpoint is of table {found['table']}, and the stream reads {scan.path}:"
             " use another checkpoint"
         )
-    # a server that begins again gives the same ids again
+    # a server that was set up again gives the same table ids again
     created = found.get("created", scan.info.created_time)
     if (found["table_id"], created) != (scan.info.table_id, scan.info.created_time):
         raise FlussError(
@@ -121,7 +118,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         scan = self._scan()
         source = scan.source(scan.arrow_schema.names)
         starts, _ = find_offsets(source, scan.info, _buckets(scan, source))
-        # Spark writes down where a batch ends, and asks for this again until the first is done
+        # Spark notes only ends of batches, and asks for this start again until the first is done
         return to_json(scan, starts, initial=True)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
@@ -154,7 +151,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         there = _buckets(scan)
         ends = _ends(scan, there) if self._target is None else self._aimed(there, begun)
         without_dropped(self._losses, scan.path, begun, ends)
-        # partitions that came later are read from their beginning
+        # partitions that were created later are read from their beginning
         splits = [
             _split(bucket, begun.get(bucket, 0), max(begun.get(bucket, 0), end))
             for bucket, end in ends.items()
@@ -163,13 +160,14 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             splits = share_rows(splits, limit.max_rows)
         stops = {split.bucket: split.stop for split in splits}
         initial = start.get("initial", False)
-        # an empty batch writes down where a query of what is to come begins
+        # an empty batch notes where a query that reads only new rows begins
         again = {_key(b): at for b, at in begun.items() if at < read.get(b, at)}
         if stops == begun and not again and not (initial and self._options.start == "latest"):
             return start
         more = {"began": start["offsets"]} if initial else {}
         if again:
-            # of a log that was put back: Spark goes on from its own offsets, behind these
+            # the log was put back to an earlier state: Spark continues from its own offsets, which
+            # are later
             more["again"] = again
         clock = moment_after(scan.connection, scan.info, stops)
         return to_json(scan, stops, clock=clock, **more)
@@ -202,16 +200,13 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks between two offsets.
 
-        Raises
-        ------
-        FlussError
-            ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` where rows have expired before they were read,
-            unless ``fail.on.data.loss`` is false.
+        Raises ``LOG_OFFSET_OUT_OF_RANGE_EXCEPTION`` where rows have expired before they were read,
+        unless ``fail.on.data.loss`` is false.
         """
         scan = self._scan()
         begun, ends = from_json(scan, start), from_json(scan, end)
         if start.get("initial") and "began" in end:
-            # the first batch comes again: it begins where it began
+            # the first batch is repeated: it begins where it began
             begun = {_bucket(key): int(offset) for key, offset in end["began"].items()}
         begun |= {_bucket(key): int(offset) for key, offset in end.get("again", {}).items()}
         buckets = [bucket for bucket, stop in ends.items() if stop > begun.get(bucket, 0)]
@@ -223,7 +218,7 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pruned = prune(scan.info, list(starts), conditions, source.metadata_columns)
         splits = make_splits(pruned.buckets, starts, ends, pruned.low, pruned.high)
         tasks = scan.log_tasks(source, predicate, splits)
-        # what expires before a task begins is lost, too
+        # rows that expire before a task begins are lost, too
         lossy = not self._options.fail_on_data_loss
         return [FlussPartition(dataclasses.replace(t, from_log_start=lossy)) for t in tasks]
 

@@ -26,7 +26,7 @@ from fluss_df.spark.write.writing import check_write, refuse_overwrite, require_
 logger = logging.getLogger(__name__)
 
 
-# how long after a write ended nobody stages for it any more
+# after this time nobody stages for a write that ended
 _LEFT_OVER_S = 2 * 24 * 3600
 _LOSSES = Losses("fail", "run the write again")
 _NAME = re.compile(r"([0-9a-f]{8})[0-9a-f]{24}")
@@ -63,7 +63,8 @@ class AllOrNothingWriter(DataSourceArrowWriter):
                 " key: a write that failed is completed by writing the same rows once more"
             )
         self._table_id = target.existing.table_id
-        # it travels to the tasks with this object; by the time in it, what is left over is known
+        # the name goes to the tasks with this object; by the time in it, what was left over is
+        # recognised
         self._name = write_name(time.time())
         self._ledger().create()
 
@@ -115,7 +116,7 @@ class AllOrNothingWriter(DataSourceArrowWriter):
                 with contextlib.suppress(FlussError):
                     found = publisher.landed(0, manifest)
                 if found == 0 and not is_transient(error):
-                    # refused before anything was sent
+                    # the write was refused before anything was sent
                     raise
                 raise FlussError(
                     f"{error.message}; a part of the write may be in table {table}, and stays:"

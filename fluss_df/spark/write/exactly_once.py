@@ -106,7 +106,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         if found is None:
             pieces = encoded_pieces(target, rows, self._options.create_partitions)
             return StagedMessage(query_id, table_id, ledger.stage(batch, pieces), digest.content)
-        # nothing is staged, but the rows are held against what was decided
+        # nothing is staged; the rows are only counted, to compare them with what was decided
         for _ in rows:
             pass
         return StagedMessage(query_id, table_id, None, digest.content)
@@ -123,7 +123,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         target = check_write(self._options, self._schema)
         info = target.existing
         for message in known:
-            # buckets and columns of another table may be others, whatever it is called
+            # another table of this name may have other buckets and columns
             require_same_target(target, message.table_id)
         publisher = self.publisher(target, ledger)
         asked = self.asked(batchId, known, info)

@@ -46,13 +46,7 @@ class Identity:
 
 
 class ContentDigest:
-    """Sums up the rows that pass through it.
-
-    Attributes
-    ----------
-    content
-        The digest of the rows so far.
-    """
+    """Computes the digest ``content`` of all rows that passed through it so far."""
 
     def __init__(self) -> None:
         self.content = Content(0, 0)
@@ -78,7 +72,7 @@ def sum_of_contents(contents: Iterable[Content | None]) -> str | None:
         if content is None:
             return None
         total = _sum(total, content)
-    # the release is part of it, as each release of Polars may hash in its own way
+    # the release is part of the text, because each release of Polars may hash in its own way
     return f"{total.rows} rows, {total.hashes:016x}, Polars {pl.__version__}"
 
 

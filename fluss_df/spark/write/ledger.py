@@ -27,7 +27,7 @@ from fluss_df.schema import Schema, TableDescriptor, TableInfo
 
 _BATCHES_PER_EPOCH: Final = 100
 _STAGED_BUCKETS: Final = 4
-# servers take a duration, and keep all where it is 0
+# servers want a duration, and keep everything where it is 0
 _FOREVER: Final = "0 s"
 _STAGED = pa.schema(
     [
@@ -51,7 +51,8 @@ class StagedTask:
     attempt
         Its name, which no other attempt has.
     place
-        Which bucket of the staging partition, and the offsets there, others' rows among them.
+        A bucket of the staging partition, and the offsets there from the first to behind the last.
+        Rows of other attempts may be between.
     targets
         The (partition id, bucket) pairs of the table that its rows are for.
     rows, pieces
@@ -133,14 +134,9 @@ class Manifest:
 class Decided:
     """The state of the ledger when a batch comes.
 
-    Parameters
-    ----------
-    manifest
-        What was decided for it, or None.
-    newest
-        The number of the newest batch of the query that was decided; -1 for none.
-    before
-        What was decided for the newest batch before this one, or None.
+    ``manifest`` is the one of this batch, None where none was decided. ``newest`` is the number of
+    the newest batch of the query that was decided, -1 where there is none. ``before`` is the
+    manifest of the newest batch before this one, or None.
     """
 
     manifest: Manifest | None
@@ -173,9 +169,9 @@ class Ledger:
         if admin.table_exists(self._staged) and admin.table_exists(self._decisions):
             return
         admin.create_database(self._staged.database_name, ignore_if_exists=True)
-        # partitions are dropped when they are no longer needed, and nothing before
+        # rows do not expire: partitions are dropped once they are not needed
         forever = {"table.log.ttl": _FOREVER}
-        # what is staged is compressed already
+        # staged batches are compressed already
         properties = {"table.log.arrow.compression.type": "NONE", **forever}
         staged = TableDescriptor(
             Schema(_STAGED),
@@ -291,7 +287,7 @@ class Ledger:
         for partition in self._connection.get_admin().list_partition_infos(self._decisions):
             name = partition.partition_name
             query, _, epoch = name.rpartition("-")
-            # those behind the batch's own have what is newer
+            # later partitions have the newer entries
             if query == self._query_id and int(epoch) >= batch // _BATCHES_PER_EPOCH - 1:
                 for found, text in self._entries(partition.partition_id, name):
                     first.setdefault(found, text)
@@ -338,7 +334,7 @@ class Ledger:
         if place > 1:
             return
         admin = self._connection.get_admin()
-        # that of the batch before stays: a checkpoint may be behind by one
+        # entries of the batch before stay: a checkpoint may be behind by one
         needed = {self._staged: epoch - 1 + place, self._decisions: epoch - 1}
         for path, first in needed.items():
             for partition in admin.list_partition_infos(path):

@@ -32,7 +32,7 @@ from fluss_df.spark.write.ledger import Ledger, Manifest, Piece
 
 logger = logging.getLogger(__name__)
 
-# how often a batch is looked for in the log again, without any progress, before it is given up
+# how often the log is read again without progress before the batch is given up
 _LOOKS = 6
 _PAUSE_S = 0.2
 _FAIL = Losses("fail", "start over with another checkpoint")
@@ -75,16 +75,12 @@ class Publisher:
     def publish(self, batch: int, manifest: Manifest, *, fresh: bool) -> None:
         """Write what of a batch is not there yet; return when all of it is acknowledged.
 
-        Raises FlussError for a table that was made again, when it cannot be said what is there, and
-        for partitions that were dropped, unless what is lost is to be ignored: then the others get
-        their rows.
+        ``fresh`` says that the caller decided the manifest just now, so that nothing of it is
+        there.
 
-        Parameters
-        ----------
-        batch, manifest
-            What to publish.
-        fresh
-            Whether it was decided just now, by the caller, so that nothing of it is there.
+        Raises FlussError for a table that was made again, when it cannot be said what is there, and
+        for partitions that were dropped. Where losses are to be ignored, dropped partitions are
+        passed over, and the others get their rows.
         """
         if manifest.table_id != self._info.table_id:
             raise FlussError(
@@ -97,7 +93,7 @@ class Publisher:
         looks = 0
         while True:
             if sum(landed.values()) == manifest.pieces:
-                # what is staged need not be there any more
+                # the staged batches are not needed any more
                 return
             try:
                 self._send_missing(batch, manifest, landed, gone)
@@ -113,7 +109,7 @@ class Publisher:
                         error.error_code,
                     ) from None
                 landed = found
-                # what another one sent shows once its replicas have it
+                # batches that another one sent are seen once their replicas have them
                 time.sleep(looks * _PAUSE_S)
             except FlussError as error:
                 now = gone
@@ -203,7 +199,7 @@ class Publisher:
     async def _send(self, by_bucket: dict[TableBucket, list[EncodedLogBatch]]) -> None:
         """Send pieces: one after the other in each bucket, buckets side by side."""
         sends = (self._send_all(b, pieces) for b, pieces in by_bucket.items())
-        # where one fails, the others end first: nothing is sent behind an error
+        # where one fails, the others end first, so that nothing is sent after an error
         for result in await asyncio.gather(*sends, return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result

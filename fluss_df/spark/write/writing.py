@@ -24,11 +24,11 @@ from fluss_df.spark.boundary import called_by_spark
 from fluss_df.spark.plan.options import WriteOptions, invalid
 from fluss_df.spark.plan.types import arrow_schema
 
-# Spark delivers batches of some thousand rows: they are joined to batches of about these bytes,
-# as fewer, larger ones cost less
+# Spark delivers batches of some thousand rows. They are joined to about this number of bytes,
+# because fewer and larger ones cost less.
 _GATHER_BYTES = 8 << 20
 
-# what an operation column may say, and what that is in a changelog
+# what an operation column may have, and the change type in a changelog
 _OPERATIONS = {
     "+i": "+I",
     "i": "+I",
@@ -60,7 +60,7 @@ def check_write(options: WriteOptions, schema: StructType) -> Target:
     """
     connection = options.connection.open()
     path = TablePath.parse(options.table, connection.default_database)
-    # raises for a missing table, and names those that there are: a write creates none
+    # raises for a missing table and names the existing ones: a write creates none
     table = connection.get_table(path)
     column = options.operation_column
     names = [name for name in schema.names if name != column]
@@ -81,7 +81,7 @@ def check_write(options: WriteOptions, schema: StructType) -> Target:
     if target.mode == "partial_update":
         # raises for columns that cannot be updated without others, such as a part of the key
         table.new_upsert([column.name for column in target.columns])
-    # no row is needed to check types, but a chunk is: empty_table() has one for each column
+    # checking types needs no row, but a chunk, which empty_table() has for each column
     coerce(pa.schema(written).empty_table(), target.columns, table=str(path))
     return target
 
@@ -126,7 +126,7 @@ def prepared(target: Target, rows: pa.Table) -> pa.Table:
 
 def _operations(column: pa.ChunkedArray, path: TablePath, name: str) -> pa.ChunkedArray:
     """Return the operations by their names in a changelog."""
-    # Spark's setting useLargeVarTypes makes large strings of strings
+    # with Spark's setting useLargeVarTypes, strings are large strings
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         column = column.cast(pa.string())
     if not pa.types.is_string(column.type):

@@ -23,7 +23,7 @@ from fluss_df.ui.state import State, asks, form_of, number, path_of, table_url
 #: Rows for columns in the form of a new table.
 COLUMNS: Final = 12
 _MOST_COLUMNS: Final = 200
-# fields that say what the statement of a form is meant for
+# fields that say which table or partition a form was made for
 _SEEN: Final = ("database", "table", "table_id", "partition", "newest_partition")
 _TYPES: Final = (
     "STRING", "INT", "BIGINT", "DOUBLE", "BOOLEAN", "DATE", "TIMESTAMP(6)", "TIMESTAMP_LTZ(6)",
@@ -116,12 +116,9 @@ def statement_of(state: State, form: Mapping[str, str]) -> str:
 
 
 def _require_same(state: State, form: Mapping[str, str]) -> None:
-    """Refuse what was meant for a table, or a partition, that is gone: statements go by its name.
+    """Raise FlussError where a table or partition was made again since its page was opened.
 
-    Raises
-    ------
-    FlussError
-        Where another one has its name since the page was opened.
+    Statements go by name, and would change the new one.
     """
     seen = form.get("table_id", "")
     if not seen:

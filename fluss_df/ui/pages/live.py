@@ -114,7 +114,7 @@ class _Stream(Response):
                     if gone.done():
                         break
                     body = {"type": "http.response.body", "body": event, "more_body": True}
-                    # who does not read gives up the place
+                    # a browser that does not read loses its place
                     await asyncio.wait_for(send(body), _SEND_S)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         except TimeoutError:
@@ -150,7 +150,7 @@ class _Tail:
         self._given_up = given_up
         self._scanner: LogScanner | None = None
         self._keep: pl.Expr | None = None
-        # partitions, with their buckets
+        # partition ids, with their buckets
         self._known: dict[int, list[int]] = {}
         self._looked = 0.0
         self._told = 0.0

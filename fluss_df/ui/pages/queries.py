@@ -25,7 +25,7 @@ from fluss_df.ui.state import State, asks, form_of, number, state_of
 
 _PAGE: Final = 100
 _MOST_VALUES: Final = 20_000
-# a quick statement has ended when its page is made
+# seconds that a page waits, so that a quick statement has ended when it is shown
 _WAIT_S: Final = 0.5
 _MOST_NAMES: Final = 50
 _NAMES_S: Final = 5.0

@@ -29,11 +29,11 @@ _ROWS: Final = (20, 100, 500)
 _MOST_VALUES: Final = 20_000
 _MOST_PARTITIONS: Final = 20
 _MOST_BUCKETS: Final = 64
-# buckets that are asked about at once
+# how many buckets are asked about at once
 _ASKED: Final = 256
 _LATELY_S: Final = (10, 60, 600, 3600, 86_400, 30 * 86_400)
 _DECIMAL_DIGITS: Final = 38
-# other contexts round to 28 digits
+# the usual context would round to 28 digits
 _EXACT: Final = decimal.Context(decimal.MAX_PREC, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX)
 _WHOLE: Final = (TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INTEGER, TypeRoot.BIGINT)
 
@@ -61,7 +61,7 @@ def rows(state: State, request: Request) -> Response:
             which = "first"
             frame = _first(state, info, wanted)
     except FlussError as error:
-        # the form stays, to be mended
+        # the form keeps what was typed, so that it can be corrected
         problem = error.message
     return state.page(
         request,
@@ -141,7 +141,7 @@ def _first(state: State, info: TableInfo, wanted: int) -> pl.DataFrame:
     filled = _offsets(state, info, wanted)
     options: dict[str, Any] = {}
     if info.has_primary_key():
-        # rows stay when their changes have expired: then any partition may have some
+        # current rows stay when their changes have expired: then any partition may have some
         names = dict.fromkeys(bucket.partition_name for bucket in filled)
         if info.is_partitioned() and names:
             options["partitions"] = list(names)[:_MOST_PARTITIONS]
@@ -166,7 +166,7 @@ def _last(state: State, info: TableInfo, wanted: int, *, changes: bool) -> pl.Da
     chosen = {b: (max(first, end - wanted), end) for b, (first, end) in filled.items()}
     if len(chosen) > _MOST_BUCKETS:
         chosen = _newest(state, info, chosen, wanted)
-    # of no bucket, the columns alone
+    # without buckets only the columns are read
     options = _only(info, chosen, filled) if chosen else {"start": "latest"}
     if not chosen and info.is_partitioned():
         options = {**options, "partitions": []}
@@ -296,11 +296,11 @@ _EXAMPLES: Final = {
 }
 
 
-# zeros are nothing that is lost
+# digits beyond the sixth that would be lost; zeros would not
 _MORE_DIGITS: Final = re.compile(r"[.,]\d{6}\d*[1-9]")
-# of a second, behind the sixth digit
+# digits of a second after the sixth
 _NANOSECONDS: Final = re.compile(r"[.,](\d{6})(\d{1,3})(?!\d)")
-# no column may have a name with this character
+# a name that no column can have
 _FOUND: Final = "\0found"
 _BOOLEANS: Final = {"true": True, "false": False}
 
@@ -317,7 +317,7 @@ def _decimal(text: str) -> decimal.Decimal:
     found = decimal.Decimal(text)
     if not found.is_finite():
         raise ValueError
-    # without zeros at its end, nor an exponent
+    # without zeros at its end, and without an exponent
     found = found.normalize(_EXACT)
     _, digits, exponent = found.as_tuple()
     assert isinstance(exponent, int)

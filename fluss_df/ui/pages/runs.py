@@ -59,7 +59,7 @@ def runs(state: State, request: Request) -> Response:
     folders, more_folders = _of_folders(state, lags)
     ledger, more = _of_ledger(state, lags)
     found = [*folders, *ledger]
-    # those whose lag is not known, and then those that are furthest behind
+    # runs with an unknown lag first, then those that are furthest behind
     found.sort(key=lambda run: (run.lag is not None, -(run.lag or 0)))
     return state.page(
         request,
@@ -104,7 +104,7 @@ def _of_folders(state: State, lags: _Lags) -> tuple[list[Run], int]:
             if (folder / "metadata.json").exists():
                 inner = [folder]
             else:
-                # of another user, they may not be looked into
+                # folders of another user may not be readable
                 below = sorted(folder.iterdir()) if folder.is_dir() else []
                 inner = [one for one in below if (one / "metadata.json").exists()]
         except OSError as error:

@@ -34,14 +34,9 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What is drawn: a name, and values that belong to the places of the axis.
+    """A line of a plot: its name with a unit, and a value for each place of the axis.
 
-    Parameters
-    ----------
-    name
-        What it is, with its unit.
-    values
-        NaN where there is none.
+    The value is NaN where there is none.
     """
 
     name: str
@@ -56,11 +51,11 @@ def lines(
     Parameters
     ----------
     at
-        The places on the axis below.
+        The places on the horizontal axis.
     drawn
         Up to six lines.
     title
-        What readers of screens are told.
+        What screen readers read out.
     moments
         Whether the places are moments.
     points
@@ -73,7 +68,7 @@ def lines(
     low, high = _range(np.concatenate([line.values[good] for line in shown]), zero=not points)
     first, last = float(at[good].min()), float(at[good].max())
     if first == last:
-        # of large numbers, 1 more is the same number
+        # at least 1, and 5 % of large numbers, to which adding 1 may change nothing
         around = max(abs(first) * 0.05, 1.0)
         first, last = first - around, last + around
     parts = [_vertical(low, high), _horizontal(first, last, moments)]
@@ -94,7 +89,7 @@ def bars(names: Sequence[str], drawn: Line, title: str) -> Markup:
     values = drawn.values[:_MOST_BARS]
     if not np.isfinite(values).any():
         return Markup('<p class="empty">There is nothing to draw yet.</p>')
-    # a bar is read by its length: it begins at 0
+    # bars are compared by their lengths, so they begin at 0
     low, high = _range(np.append(values, 0.0), zero=True)
     step = (WIDTH - _LEFT - _RIGHT) / len(values)
     base = float(_height(np.array([0.0]), low, high)[0])
@@ -158,7 +153,7 @@ def _horizontal(first: float, last: float, moments: bool) -> Markup:
     made = []
     for value, text in zip(ticks, shown, strict=True):
         x = _LEFT + (value - first) / (last - first) * (WIDTH - _LEFT - _RIGHT)
-        # what stands at an end stays within
+        # a label at the end must stay within the plot
         anchor = "end" if x > WIDTH - 50 else "middle"
         made.append(_label(min(x, WIDTH - 4), HEIGHT - 14, text, anchor))
     return Markup("").join(made)
@@ -206,7 +201,7 @@ def _height(values: Numbers, low: float, high: float) -> Numbers:
 def _range(values: Numbers, *, zero: bool) -> tuple[float, float]:
     found = values[np.isfinite(values)]
     low, high = float(found.min()), float(found.max())
-    # what grows is seen where the axis does not begin at 0, if it is far away
+    # the axis begins at 0 only where that is near, so that the growth of large values can be seen
     if zero and low > 0 and low < high * 0.7:
         low = 0.0
     if zero and high < 0:
@@ -251,7 +246,7 @@ def labels(ticks: Sequence[float]) -> list[str]:
         if told or len(max(found, key=len)) > 7:
             break
     if len(set(found)) < len(found):
-        # a small range far from 0: all digits
+        # a small range far from 0 needs all digits
         found, name = [f"{value:,.10g}" for value in ticks], ""
     return [text + name for text in found]
 

@@ -26,7 +26,7 @@ _KINDS: Final = {
     "Float64": "double", "Binary": "bytes",
 }  # fmt: skip
 _MOST_ENTRIES: Final = 20
-# what would move the text around it, or hide: shown as its number
+# characters that would move the text around them, or hide: shown as their numbers
 _INVISIBLE: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
     "\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
@@ -39,14 +39,8 @@ _PROPERTY: Final = re.compile(r"('(?P<key>(?:[^']|'')*)'\s*=\s*)'(?:[^']|'')*'")
 class Cell:
     """A value in a table.
 
-    Parameters
-    ----------
-    text
-        What is shown.
-    kind
-        ``"null"``, ``"number"``, ``"moment"`` or ``"text"``.
-    cut
-        Whether there is more of it.
+    ``kind`` is ``"null"``, ``"number"``, ``"moment"`` or ``"text"``. ``cut`` says that the text is
+    only the value's beginning.
     """
 
     text: str
@@ -167,12 +161,12 @@ def _column(values: pl.Series) -> list[Cell]:
     kind = values.dtype
     frame = values.alias("v").to_frame()
     if isinstance(kind, pl.String):
-        # 0.1 s for a thousand values of a megabyte
+        # cut by Polars, because in Python a thousand values of a megabyte take 0.1 s
         frame = frame.select(exact("v").str.slice(0, MOST_CHARACTERS + 1))
     elif isinstance(kind, pl.Binary):
         frame = frame.select(exact("v").bin.slice(0, MOST_CHARACTERS // 2 + 1))
     elif isinstance(kind, pl.Datetime) and _is_sayable(values, kind):
-        # Python has no nanoseconds
+        # written by Polars, because Python has no nanoseconds
         zone = "" if kind.time_zone is None else "Z"
         frame = frame.select(exact("v").dt.strftime(f"%Y-%m-%d %H:%M:%S%.f{zone}"))
     elif isinstance(kind, pl.Time):

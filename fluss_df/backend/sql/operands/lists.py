@@ -12,7 +12,7 @@ from fluss_df.backend.sql.dialect import Fluss, spot
 from fluss_df.backend.sql.operands.types import columns_of
 from fluss_df.errors import FlussError
 
-# what a SELECT is computed of, and not what is done with its rows
+# the parts that a SELECT's rows come from, not what is done with its rows
 _BELOW = ("from_", "from", "joins", "laterals", "where", "group", "having", "windows")
 
 
@@ -71,7 +71,7 @@ def _aggregate_within(select: exp.Select, unnested: list[exp.Explode]) -> None:
             )
         inner.append(exp.alias_(item.unalias().copy(), name, quoted=True))
         outer.append(exp.column(name, quoted=True))
-    # what rows are ordered by is known within, too, but for the results
+    # the inner query has what rows are ordered by, except results of the outer one
     names = {item.alias_or_name for item in select.expressions}
     order = select.args.get("order")
     for at, ordered in enumerate(order.expressions if order else ()):
@@ -167,10 +167,10 @@ def _drop_from_source(
     (table,) = tables
     name = table.alias_or_name or f"__fluss_source_{at}"
     if not table.alias_or_name:
-        # a subquery that nobody named
+        # a subquery without a name
         table.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
     listed = exp.column(value.this.copy(), name, quoted=True)
-    # Polars has values in place of the list that they are of: it gets a second one
+    # UNNEST replaces the list by its values in Polars: so it gets a copy of the list
     items = f"__fluss_items_{at}"
     inner = exp.select("*", exp.alias_(listed.copy(), items, quoted=True)).from_(table.copy())
     sides = {join.side.upper() for join in select.args["joins"][:at]} - {""}
@@ -178,11 +178,11 @@ def _drop_from_source(
     if not sides or (sides == {"LEFT"} and source is not None and source.this is table):
         inner = inner.where(_has_values(listed))
     else:
-        # the list is looked at behind the joins, as rows without one decide which rows match
+        # after the joins, because rows without one also decide which rows match
         select.where(_has_values(listed), copy=False)
     for item in list(select.expressions):
         if isinstance(item, exp.Column) and item.is_star and item.table == name:
-            # to Polars the second list is one of them, which it looks for in vain
+            # * is written out, because in Polars it would include the copy
             named = [exp.column(c, name, quoted=True) for c in columns_of(table, frames) or ()]
             left_out = {column.name for column in item.this.args.get("except_") or ()}
             item.replace([column for column in named if column.name not in left_out] or item)

@@ -13,7 +13,7 @@ from fluss_df.backend.sql.operands.types import asked_type, number_in
 _SMALL = (pl.Int8(), pl.Int16(), pl.Int32(), pl.UInt8(), pl.UInt16(), pl.UInt32())
 _NARROW = (pl.Int8(), pl.Int16())
 _SINGLE: dict[tuple[pl.DataType, ...], exp.DType] = {(pl.Float32(),): exp.DType.DOUBLE}
-# aggregates -> types of their operand, and the type in which they have room
+# aggregate -> types of its operand -> the wider type for the result
 _ROOM: dict[type[exp.Expr], dict[tuple[pl.DataType, ...], exp.DType]] = {
     exp.Sum: {_SMALL: exp.DType.BIGINT},
     exp.Avg: _SINGLE,

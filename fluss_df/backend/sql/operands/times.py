@@ -21,7 +21,7 @@ _DIGITS = (3, 6, 9)
 _NO_PRECISION = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _FRACTION = re.compile(r"\.(\d+)")
-# what equals no time that anyone means, for lists in which a time is out of reach
+# equals no time that anyone means; stands in lists for a time that is out of range
 _UNREACHED = "1678-01-01 00:00:00.000000001"
 
 Groups = Sequence[tuple[exp.Expr, list[exp.Expr]]]
@@ -30,14 +30,8 @@ Groups = Sequence[tuple[exp.Expr, list[exp.Expr]]]
 def align_times(tree: exp.Expr, groups: Groups, frames: Mapping[str, pl.LazyFrame]) -> None:
     """Cast times that stand beside each other to the finest precision among them.
 
-    Parameters
-    ----------
-    tree
-        A query, which is changed in place.
-    groups
-        Its nodes with operands of one type, those inside others first, and these operands.
-    frames
-        What its tables are.
+    The query is changed in place. ``groups`` has its nodes whose operands need one type, inner
+    nodes first, each with these operands. ``frames`` has the tables by name.
     """
     literals = [node for node in tree.find_all(exp.Literal) if node.is_string]
     fine = any(_digits(literal) > 6 for literal in literals)
@@ -60,7 +54,8 @@ def _keep_digits(cast: exp.Cast) -> None:
         return
     literal = _literal(cast.this.unnest())
     if literal is not None and cast.to.this in _NO_PRECISION and not _in_reach(literal):
-        # of the text itself Polars makes a time of another year; of a time it says that it is none
+        # Polars turns such a text into a time of another year; when casting a time, it reports the
+        # range
         literal.replace(_cast(literal, _is_zoned(cast), 1))
 
 
@@ -121,7 +116,7 @@ def _align(node: exp.Expr, values: list[exp.Expr], frames: Mapping[str, pl.LazyF
             values[at].replace(_cast(values[at], zoned, finest))
     for at, literal in literals.items():
         if finest < 2 and max(units) == finest and needed[list(literals).index(at)] <= finest:
-            # as precise as what it stands beside: Polars reads it right, and hands it to the scan
+            # as precise as its neighbour: Polars reads the text right, and pushes it into the scan
             continue
         _align_literal(node, values[at], literal, zoned, finest)
 
@@ -133,13 +128,13 @@ def _align_literal(
         value.replace(_cast(literal, zoned, finest))
     elif _in_reach(literal):
         if value.unnest() is literal and isinstance(node.this, exp.Column):
-            # a text beside a column, which Polars reads right, and hands to the scan
+            # Polars reads a text beside a column right, and pushes it into the scan
             return
         value.replace(_cast(literal, zoned, 2))
     elif isinstance(node, exp.In):
         value.replace(_cast(exp.Literal.string(_UNREACHED), zoned, 2))
     else:
-        # far from all that it is compared with, whose nanoseconds do not matter then
+        # far from all values that it is compared with, so that its nanoseconds do not matter
         value.replace(_cast(literal, zoned, 1))
 
 

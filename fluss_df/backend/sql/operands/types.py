@@ -33,7 +33,7 @@ def asked_type(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataTy
         text = query.sql(Fluss, comments=False)
         schema = sql_query(text, frames).collect_schema()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
-        # such as a name of the query around it; what is wrong is said when all of it is run
+        # such as a name of an outer query; errors are reported when the whole query runs
         return None
     return schema.get("asked")
 

@@ -159,7 +159,7 @@ def drop_table(
         ):
             typer.echo(f"there is no table {path}")
             return
-        # says which tables there are, where this one is not
+        # raises where the table does not exist, and names those that do
         admin.get_table_info(path)
         ask(f"Drop table {path} with all its data?", yes=yes)
         admin.drop_table(path, ignore_if_not_exists=if_exists)

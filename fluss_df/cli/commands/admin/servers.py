@@ -16,7 +16,7 @@ from fluss_df.cli.commands.tables import show_rows
 from fluss_df.client.admin import ClusterHealthStatus, GoalType, ServerTag
 from fluss_df.errors import FlussError
 
-# of health, for monitors: not an error, and not what click exits with
+# exit code of health for monitors, which differs from those of errors and of click
 EXIT_NOT_GREEN = 3
 
 config = typer.Typer(
