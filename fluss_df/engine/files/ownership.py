@@ -31,7 +31,7 @@ from fluss_df.engine.files.files import (
     write_atomically,
 )
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.hooks import ForkStep, after_fork
+from fluss_df.hooks import ForkStep, after_fork, undoing
 
 logger = logging.getLogger(__name__)
 
@@ -105,19 +105,18 @@ class FolderLock:
         # held by who looks closely whether the folder is lost, and makes the lock file again
         self._closely = threading.Lock()
         self._fd = self._folder_fd = -1
-        try:
-            self._open()
-        except OSError as error:
-            self.release()
-            way_out = ""
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                way_out = "; an engine writes to its folder: give this user the right, or copy it"
-            raise FlussError(
-                f"cannot use the folder {folder}: {error}{way_out}", ErrorCode.STORAGE_EXCEPTION
-            ) from error
-        except BaseException:
-            self.release()
-            raise
+        with undoing(self.release):
+            try:
+                self._open()
+            except OSError as error:
+                way_out = ""
+                if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    way_out = (
+                        "; an engine writes to its folder: give this user the right, or copy it"
+                    )
+                raise FlussError(
+                    f"cannot use the folder {folder}: {error}{way_out}", ErrorCode.STORAGE_EXCEPTION
+                ) from error
         _held.add(self)
 
     def _open(self) -> None:
