@@ -20,13 +20,13 @@ from pathlib import Path
 
 from fluss_df.engine.files.files import (
     FORMAT,
-    disk_refused,
     file_locks,
     format_file,
     holds_data,
     make_folder,
     read_bytes,
     read_format,
+    refused_by,
     sync_folder,
     write_atomically,
 )
@@ -244,11 +244,9 @@ class FolderLock:
 
     def _take_file_again(self) -> None:
         """Make the lock file again, which was removed or replaced."""
-        try:
+        # of descriptors, or of room: the folder is no less this engine's
+        with refused_by(f"cannot make {self._path} again", self.folder):
             fd = self._open_file()
-        except OSError as error:
-            # of descriptors, or of room: the folder is no less this engine's
-            raise disk_refused(f"cannot make {self._path} again", self.folder, error) from error
         if self._lock_folder is None or lock_file(fd) is False:
             os.close(fd)
             self._lose("its file LOCK was removed or replaced")

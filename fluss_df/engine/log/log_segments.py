@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from fluss_df.engine.files.files import DamagedError, disk_refused, sync_folder
+from fluss_df.engine.files.files import DamagedError, refused_by, sync_folder
 from fluss_df.engine.log.log_reads import Piece, Stretch, cut_beginning, cut_piece, first_since
 from fluss_df.engine.log.segment import FileCopy, Segment
 from fluss_df.engine.log.synced_point import LogEnd
@@ -142,14 +142,11 @@ class LogSegments(list[Segment]):
         """
         if not self._expired:
             return
-        try:
+        with refused_by(f"cannot remove expired segments of {self._name}", self._folder):
             while self._expired:
                 self._expired[0].delete()
                 del self._expired[0]
             sync_folder(self._folder)
-        except OSError as error:
-            what = f"cannot remove expired segments of {self._name}"
-            raise disk_refused(what, self._folder, error) from error
 
     def release_files(self) -> None:
         """Give back all files until they are needed."""
