@@ -376,6 +376,12 @@ class TableDescriptor:
     _repr_html_ = descriptor_html
 
 
+def descriptor_with(old: TableDescriptor, **changes: Any) -> TableDescriptor:
+    """Return what a table is created from, with other values of some parameters."""
+    # its attributes are named as its parameters
+    return TableDescriptor(**{**vars(old), **changes})
+
+
 def _read_descriptor(text: bytes) -> tuple[Schema, dict[str, Any]]:
     value = json.loads(text)
     return Schema.from_json(value["schema"]), value

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import fluss_df.client.lookup.lookuper as core_lookup
 import fluss_df.client.write.upsert as core_upsert
-from fluss_df.aio.bridge import Facade, giving, on_thread, plain
+from fluss_df.aio.bridge import Facade, giving, on_thread
 from fluss_df.aio.writer import Writer, WriteResultHandle
 
 
@@ -22,18 +22,6 @@ class UpsertWriter(Writer[core_upsert.UpsertWriter]):
     delete = giving(WriteResultHandle, core_upsert.UpsertWriter.delete)
     delete_arrow = giving(WriteResultHandle, core_upsert.UpsertWriter.delete_arrow)
     write_changes = giving(WriteResultHandle, core_upsert.UpsertWriter.write_changes)
-    write_arrow = giving(WriteResultHandle, core_upsert.UpsertWriter.write_arrow)
-    write_arrow_batch = giving(WriteResultHandle, core_upsert.UpsertWriter.write_arrow_batch)
-    write_pandas = giving(WriteResultHandle, core_upsert.UpsertWriter.write_pandas)
-    offsets = plain(core_upsert.UpsertWriter.offsets)
-
-    @property
-    def unflushed_rows(self) -> int:
-        """Rows that are not acknowledged yet."""
-        return self._core.unflushed_rows
-
-    async def __aenter__(self) -> UpsertWriter:
-        return self
 
 
 class TableUpsert(Facade[core_upsert.TableUpsert]):

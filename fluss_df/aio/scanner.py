@@ -28,7 +28,7 @@ import fluss_df.client.scan.snapshot_scanner as core_snapshot
 from fluss_df.aio.bridge import Facade, like, submit, watched
 from fluss_df.client.fetch.row_filter import part_of
 from fluss_df.client.scan.records import RecordBatch, ScanRecord, ScanRecords, record_batches
-from fluss_df.hooks import EndStep, at_end
+from fluss_df.hooks import EndStep, at_end, undoing
 from fluss_df.metadata import TableBucket
 
 if TYPE_CHECKING:
@@ -187,12 +187,9 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     async def to_pandas(self) -> pd.DataFrame:
         """Return all rows up to the latest offset as a pandas DataFrame."""
         table = await self.to_arrow()
-        try:
+        # the next call has it where this one is cancelled, or there is no pandas
+        with undoing(lambda: self._kept_tables.appendleft(table)):
             frame: pd.DataFrame = await self._run(table.to_pandas, lambda _: None)
-        except BaseException:
-            # the call was cancelled, or pandas is missing
-            self._kept_tables.appendleft(table)
-            raise
         return frame
 
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import fluss_df.client.write.append as core_append
 from fluss_df.aio.bridge import Facade, giving, plain, submit, watched
@@ -38,6 +38,16 @@ class Writer(Facade[W]):
     """The common part of writers of log tables and of primary-key tables."""
 
     _unreported: BaseException | None = None
+
+    write_arrow = giving(WriteResultHandle, TableWriter.write_arrow)
+    write_arrow_batch = giving(WriteResultHandle, TableWriter.write_arrow_batch)
+    write_pandas = giving(WriteResultHandle, TableWriter.write_pandas)
+    offsets = plain(TableWriter.offsets)
+
+    @property
+    def unflushed_rows(self) -> int:
+        """Rows that are not acknowledged yet."""
+        return self._core.unflushed_rows
 
     async def flush(self, timeout_ms: float | None = None) -> None:
         """Send everything, and wait until it is acknowledged.
@@ -78,6 +88,9 @@ class Writer(Facade[W]):
         if error is not None and not isinstance(error, TimeoutError):
             self._unreported = error
 
+    async def __aenter__(self) -> Self:
+        return self
+
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
@@ -92,15 +105,3 @@ class AppendWriter(Writer[core_append.AppendWriter]):
     """
 
     append = giving(WriteResultHandle, core_append.AppendWriter.append)
-    write_arrow = giving(WriteResultHandle, core_append.AppendWriter.write_arrow)
-    write_arrow_batch = giving(WriteResultHandle, core_append.AppendWriter.write_arrow_batch)
-    write_pandas = giving(WriteResultHandle, core_append.AppendWriter.write_pandas)
-    offsets = plain(core_append.AppendWriter.offsets)
-
-    @property
-    def unflushed_rows(self) -> int:
-        """Rows that are not acknowledged yet."""
-        return self._core.unflushed_rows
-
-    async def __aenter__(self) -> AppendWriter:
-        return self

@@ -72,3 +72,13 @@ def rule(*operations: type) -> Callable[[Rule], Rule]:
         return function
 
     return register
+
+
+def in_type_of_ibis(operation: type) -> None:
+    """Have an operation return the type that Ibis says of it, not that of Polars."""
+    found = translate.dispatch(operation)
+
+    @rule(operation)
+    def typed(op: Any, **kw: Any) -> pl.Expr:
+        made: pl.Expr = found(op, **kw)
+        return made.cast(PolarsType.from_ibis(op.dtype))

@@ -21,11 +21,9 @@ class Writer(Protocol):
     @property
     def buffered_bytes(self) -> int:
         """How many bytes of its buffer are in use."""
-        ...
 
     def close(self) -> object:
         """Flush, and free all resources."""
-        ...
 
 
 class ClientContext:

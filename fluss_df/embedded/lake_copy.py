@@ -25,7 +25,7 @@ from fluss_df.embedded.lake_paths import (
 )
 from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, catalog_rows
 from fluss_df.embedded.lake_sums import Sum, Sums, lines_of, live_files, sum_of
-from fluss_df.engine.files.files import DamagedError, disk_refused
+from fluss_df.engine.files.files import DamagedError, refused_by
 from fluss_df.engine.lake.lake_tables import LakeTableCopy, PinnedTable
 
 _COPIES: Final = "copies-"
@@ -45,27 +45,19 @@ def copied_tables(
     Raises DamagedError where a file is missing or damaged, ``STORAGE_EXCEPTION`` or another
     FlussError where the lake's disk refuses.
     """
-    with _refused_by_disk("cannot make a folder for links to files of the lake", lake):
+    # named with the folder of the lake, whose disk need not be that of the backup
+    with refused_by("cannot make a folder for links to files of the lake", lake):
         copies = Path(tempfile.mkdtemp(prefix=_COPIES, dir=lake))
     try:
         found = {}
         for table in pinned:
-            with _refused_by_disk(f"cannot copy lake table {table.path}", lake):
+            with refused_by(f"cannot copy lake table {table.path}", lake):
                 made = _copied(lake, table, copies / str(table.id), there)
             if made is not None:
                 found[table.id] = made
         yield found
     finally:
         shutil.rmtree(copies, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _refused_by_disk(what: str, lake: Path) -> Iterator[None]:
-    """Name the folder of the lake, whose disk need not be that of the backup."""
-    try:
-        yield
-    except OSError as error:
-        raise disk_refused(what, lake, error) from error
 
 
 def _copied(

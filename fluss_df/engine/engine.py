@@ -23,7 +23,7 @@ from fluss_df.engine.catalog.cluster_state import ClusterState
 from fluss_df.engine.catalog.old_formats import convert_old_format
 from fluss_df.engine.engine_counters import EngineCounters
 from fluss_df.engine.engine_options import EngineOptions
-from fluss_df.engine.files.files import CHECKSUMS_SINCE, FORMAT, TooManyFilesError, disk_refused
+from fluss_df.engine.files.files import CHECKSUMS_SINCE, FORMAT, TooManyFilesError, refused_by
 from fluss_df.engine.files.open_files import OpenFiles, allow_files
 from fluss_df.engine.files.ownership import FolderLock, FolderLostError
 from fluss_df.engine.files.private_files import make_private
@@ -41,6 +41,7 @@ from fluss_df.engine.tables.tables import Partition, Table, now_ms
 from fluss_df.engine.used_buckets import UsedBuckets
 from fluss_df.engine.write_turns import WriteTurns
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.hooks import undoing
 from fluss_df.metadata import TableBucket
 
 logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class Engine:
         )
         self._closed = False
         self.lock = FolderLock(folder)
-        try:
+        with undoing(self.lock.release), refused_by("cannot open the folder", folder):
             make_private(folder)
             self._catalog_files = CatalogFiles(
                 folder, plain=self.lock.format < CHECKSUMS_SINCE, before_change=self.lock.verify
@@ -92,12 +93,6 @@ class Engine:
                 self.lock.write_format()
             self._tidy()
             self._used = UsedBuckets(self._catalog_files, self.catalog)
-        except OSError as error:
-            self.lock.release()
-            raise disk_refused("cannot open the folder", folder, error) from error
-        except BaseException:
-            self.lock.release()
-            raise
         self.workers = Workers(8)
         self._large_requests = Workers(1)
         self.turns = WriteTurns()

@@ -15,15 +15,12 @@ class Syncable(Protocol):
     @property
     def durable_offset(self) -> int:
         """The offset up to which writes are on the disk."""
-        ...
 
     def sync(self) -> None:
         """Bring all writes so far to the disk; called on a worker thread."""
-        ...
 
     def wake(self) -> None:
         """Wake the readers that wait for new rows."""
-        ...
 
 
 #: Calls a function on a worker thread.

@@ -15,7 +15,7 @@ from typing import Final
 from fluss_df.engine.catalog.catalog import Catalog
 from fluss_df.engine.engine_counters import EngineCounters
 from fluss_df.engine.engine_options import EngineOptions
-from fluss_df.engine.files.files import disk_refused
+from fluss_df.engine.files.files import refused_by
 from fluss_df.engine.files.ownership import FolderLock
 from fluss_df.engine.kv.kv_store import KvResources
 from fluss_df.engine.kv.kv_tablet import KvTablet
@@ -144,10 +144,9 @@ class BucketLoader:
 
         Raises FlussError as :meth:`Engine.bucket`.
         """
-        try:
-            return self._load(bucket, folder)
-        except OSError as error:
-            raise disk_refused(f"cannot open {java_name(bucket)}", folder, error) from error
+        with refused_by(f"cannot open {java_name(bucket)}", folder):
+            opened = self._load(bucket, folder)
+        return opened
 
     def _load(self, bucket: TableBucket, folder: Path) -> OpenBucket:
         owner = BucketIds.of(bucket)

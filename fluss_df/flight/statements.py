@@ -19,6 +19,7 @@ from fluss_df.flight.options import FlightLimits
 from fluss_df.flight.refusals import exhausted, invalid, partly, unsupported
 from fluss_df.flight.sessions import Prepared, Session
 from fluss_df.flight.values import together
+from fluss_df.hooks import undoing
 
 #: What tools write in front of databases: Fluss itself has no catalogs.
 CATALOG: Final = "fluss"
@@ -135,12 +136,9 @@ class Statements:
         result = session.fetch(handle)
         # a statement that is not a query ran when it was planned, and needs no second turn
         if result.run.is_query:
-            try:
+            # who is told to try again later finds it
+            with undoing(lambda: session.put_back(handle)):
                 self._turns.take(result.run)
-            except BaseException:
-                # a client that is told to try again later finds its result
-                session.put_back(handle)
-                raise
         return result.schema, result.run
 
     def done(self, session: Session, handle: bytes, run: QueryRun) -> None:

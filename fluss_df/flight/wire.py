@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError, Message
 from fluss_df.flight import flight_messages_pb2 as pb
 from fluss_df.flight.refusals import invalid
 from fluss_df.protocol.wire import encode_varint
+from fluss_df.record.layout.flat_table import FlatTable
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -177,44 +178,17 @@ def is_compressed(header: bytes) -> bool:
     A few bytes would become as many as they claim.
     """
     try:
-        message = _Table(header, struct.unpack_from("<I", header, 0)[0])
-        kind = message.at(1)
+        message = FlatTable(memoryview(header), struct.unpack_from("<I", header)[0])
+        kind = message.place(1)
         batch = message.table(2)
         # 2 is a dictionary batch, which has the record batch within; 3 is a record batch
         if kind is not None and header[kind] == 2 and batch is not None:
             batch = batch.table(1)
         elif kind is None or header[kind] != 3:
             return False
-        return batch is not None and batch.at(3) is not None
+        return batch is not None and batch.place(3) is not None
     except (struct.error, IndexError):
         raise invalid("the header of a batch cannot be read") from None
-
-
-class _Table:
-    """A table of a flatbuffer: where its fields are."""
-
-    def __init__(self, data: bytes, place: int) -> None:
-        self._data = data
-        self._place = place
-        self._fields = place - struct.unpack_from("<i", data, place)[0]
-        if self._fields < 0:
-            raise IndexError
-        self._size = struct.unpack_from("<H", data, self._fields)[0]
-
-    def at(self, field: int) -> int | None:
-        """Return where a field is; None where it has no value."""
-        entry = 4 + 2 * field
-        if entry + 2 > self._size:
-            return None
-        offset = struct.unpack_from("<H", self._data, self._fields + entry)[0]
-        return self._place + offset if offset else None
-
-    def table(self, field: int) -> _Table | None:
-        """Return a field that is a table."""
-        place = self.at(field)
-        if place is None:
-            return None
-        return _Table(self._data, place + struct.unpack_from("<I", self._data, place)[0])
 
 
 class Upload:

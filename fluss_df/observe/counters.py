@@ -165,7 +165,6 @@ class Counting(Protocol):
 
     def counts(self) -> Counts:
         """Return the counters as they are now."""
-        ...
 
 
 class Group:

@@ -218,6 +218,24 @@ def test_one_that_surely_failed_deletes_its_own_files(
     assert compacted(lake) == 9
 
 
+@pytest.mark.parametrize("kind", ["log", "keyed"])
+def test_a_writer_that_cannot_be_made_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    lake = keyed(tmp_path) if kind == "keyed" else Lake(tmp_path)
+    for number in range(8):
+        rows = [(0, {"id": number, "v": str(number)})]
+        lake.commit(lake.changes(rows, number) if kind == "keyed" else lake.log(some(number, 1)))
+    name = "MergedWriter" if kind == "keyed" else "LogWriter"
+
+    def fails(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(compaction, name, fails)
+    with pytest.raises(MemoryError):
+        compacted(lake)
+
+
 def test_a_table_that_was_rolled_back_meanwhile_is_left_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

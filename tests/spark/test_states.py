@@ -30,7 +30,7 @@ from fluss_df.spark import forget_queries
 from fluss_df.spark.plan.options import ReadOptions, WriteOptions
 from fluss_df.spark.plan.types import spark_schema
 from fluss_df.spark.read.streaming import FlussStreamReader
-from fluss_df.spark.write import ledger
+from fluss_df.spark.write import ledger, publish
 from fluss_df.spark.write.all_or_nothing import AllOrNothingWriter
 from fluss_df.spark.write.exactly_once import ExactlyOnceWriter
 from fluss_df.spark.write.identity import ContentDigest
@@ -296,6 +296,17 @@ def test_a_ledger_that_is_gone(
         sink.batch(3, 30, 40, fail_on_data_loss="false")
         sink.batch(4, 40, 50)
         assert sink.found() == list(range(50))
+
+
+def test_what_landed_of_a_batch_has_expired(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    die(monkeypatch, "sent in part", sink)
+
+    def expired(*_: Any) -> Any:
+        raise FlussError("the log begins at 3", ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION)
+
+    monkeypatch.setattr(publish, "landed_batches", expired)
+    told = "batch 3: the log begins at 3; start over with another checkpoint"
+    sink.refused(told, 3, 30, 40)
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -18,6 +18,7 @@ import pyarrow as pa
 from fluss_df.backend.catalog.replacing import path_beside
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
+from fluss_df.hooks import undoing
 from fluss_df.io.base.names import all_exact, without_keys_of
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.sinks.changes import Changes
@@ -154,12 +155,9 @@ class Overwriting:
         )
         if partitioned:
             keys = self._info.get_partition_keys()
-            try:
+            with undoing(lambda: self._admin.drop_table(beside, ignore_if_not_exists=True)):
                 found = stored.select(all_exact(keys)).unique().collect().to_arrow()
                 named = set(self._partition_names(found)) if found.num_rows else set()
-            except BaseException:
-                self._admin.drop_table(beside, ignore_if_not_exists=True)
-                raise
             there = self.partitions(spec or {})
             if spec is None:
                 there = [p for p in there if p.partition_name in named]

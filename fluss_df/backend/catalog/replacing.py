@@ -14,7 +14,7 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
 from fluss_df.io.sinks.sink import write_fluss
 from fluss_df.metadata import TablePath
-from fluss_df.schema import TableDescriptor
+from fluss_df.schema import TableDescriptor, descriptor_with
 
 # names of tables have at most 200 characters, of which an ending takes some
 _LONGEST: Final = 170
@@ -89,12 +89,4 @@ class Replacing:
 
 def _without_lake(made: TableDescriptor) -> TableDescriptor:
     properties = {k: v for k, v in made.properties.items() if not k.startswith(_LAKE)}
-    return TableDescriptor(
-        made.schema,
-        partition_keys=made.partition_keys,
-        bucket_count=made.bucket_count,
-        bucket_keys=made.bucket_keys,
-        comment=made.comment,
-        properties=properties,
-        custom_properties=made.custom_properties,
-    )
+    return descriptor_with(made, properties=properties)

@@ -17,17 +17,13 @@ import polars as pl
 from fluss_df.backend.compiler.digits import scale_of
 from fluss_df.backend.compiler.literals import beside
 from fluss_df.backend.results import DIGITS
-from fluss_df.backend.translation import PolarsType, rule, translate
+from fluss_df.backend.translation import PolarsType, in_type_of_ibis, rule, translate
 
 _binary = translate.dispatch(ops.Add)
 _floor_divide = translate.dispatch(ops.FloorDivide)
 _sum = translate.dispatch(ops.Sum)
-_mean = translate.dispatch(ops.Mean)
-_median = translate.dispatch(ops.Median)
-_quantile = translate.dispatch(ops.Quantile)
 _array_mean = translate.dispatch(ops.ArrayMean)
 _null_if = translate.dispatch(ops.NullIf)
-_spread = translate.dispatch(ops.Variance)
 _round = translate.dispatch(ops.Round)
 
 
@@ -234,25 +230,20 @@ def total(op: ops.Sum, **kw: Any) -> pl.Expr:
     return found.cast(PolarsType.from_ibis(op.dtype)) if op.arg.dtype.is_boolean() else found
 
 
-@rule(ops.Mean)
-def mean(op: ops.Mean, **kw: Any) -> pl.Expr:
-    """Take the mean; that of decimals is rounded to the digits that Ibis says, as it has no end."""
-    found: pl.Expr = _mean(_wide(op), **kw)
-    return found
+def _of_wide(*operations: type[ops.Reduction]) -> None:
+    found = translate.dispatch(operations[0])
+
+    @rule(*operations)
+    def of_wide(op: Any, **kw: Any) -> pl.Expr:
+        """Reduce numbers of the type that Ibis says of the result."""
+        made: pl.Expr = found(_wide(op), **kw)
+        return made
 
 
-@rule(ops.Median, ops.ApproxMedian)
-def median(op: ops.Median, **kw: Any) -> pl.Expr:
-    """Take the value in the middle."""
-    found: pl.Expr = _median(_wide(op), **kw)
-    return found
-
-
-@rule(ops.Quantile, ops.ApproxQuantile)
-def quantile(op: ops.Quantile, **kw: Any) -> pl.Expr:
-    """Take the value below which a share of the values lies."""
-    found: pl.Expr = _quantile(_wide(op), **kw)
-    return found
+_of_wide(ops.Mean)
+_of_wide(ops.Median, ops.ApproxMedian)
+_of_wide(ops.Quantile, ops.ApproxQuantile)
+_of_wide(ops.Variance, ops.StandardDev)
 
 
 @rule(ops.ArrayMean)
@@ -273,22 +264,6 @@ def null_if(op: ops.NullIf, **kw: Any) -> pl.Expr:
     return found.cast(PolarsType.from_ibis(op.dtype)) if numbers else found
 
 
-@rule(ops.Variance, ops.StandardDev)
-def spread(op: ops.Variance, **kw: Any) -> pl.Expr:
-    """Take the variance, or the standard deviation."""
-    found: pl.Expr = _spread(_wide(op), **kw)
-    return found
-
-
-def _signed(operation: type[ops.Value]) -> None:
-    found = translate.dispatch(operation)
-
-    @rule(operation)
-    def signed(op: Any, **kw: Any) -> pl.Expr:
-        """Count in the type that Ibis says: differences of Polars' UInt32 are never negative."""
-        counted: pl.Expr = found(op, **kw)
-        return counted.cast(PolarsType.from_ibis(op.dtype))
-
-
-for _operation in (ops.ArrayLength, ops.Count):
-    _signed(_operation)
+# differences of Polars' UInt32 are never negative
+in_type_of_ibis(ops.ArrayLength)
+in_type_of_ibis(ops.Count)

@@ -17,7 +17,7 @@ from ibis.util import gen_name
 from fluss_df.backend.compiler.patterns import like_parts, regex_of
 from fluss_df.backend.key_lookups import JoinSide, common_type, joined_sides, keyed_leaf
 from fluss_df.backend.results import DIGITS
-from fluss_df.backend.translation import PolarsType, rule, translate
+from fluss_df.backend.translation import PolarsType, in_type_of_ibis, rule, translate
 from fluss_df.io.base.names import all_exact, exact
 
 _MONTHS = {"Y": 12, "Q": 3, "M": 1}
@@ -71,22 +71,9 @@ def join(op: PandasJoin, **kw: Any) -> pl.LazyFrame:
     return joined.drop(names)
 
 
-_part = translate.dispatch(ops.ExtractTemporalField)
-_day_of_week = translate.dispatch(ops.DayOfWeekIndex)
-
-
-@rule(ops.ExtractTemporalField)
-def part_of_time(op: ops.ExtractTemporalField, **kw: Any) -> pl.Expr:
-    """Return a part of a time in the type that Ibis says: in Polars' Int8, month * 100 wraps."""
-    part: pl.Expr = _part(op, **kw)
-    return part.cast(PolarsType.from_ibis(op.dtype))
-
-
-@rule(ops.DayOfWeekIndex)
-def day_of_week(op: ops.DayOfWeekIndex, **kw: Any) -> pl.Expr:
-    """Return a day's number in the type that Ibis says."""
-    day: pl.Expr = _day_of_week(op, **kw)
-    return day.cast(PolarsType.from_ibis(op.dtype))
+# in Polars' Int8, month * 100 wraps
+in_type_of_ibis(ops.ExtractTemporalField)
+in_type_of_ibis(ops.DayOfWeekIndex)
 
 
 def _nulls(value: pl.Expr, kind: type[pl.DataType]) -> pl.Expr:

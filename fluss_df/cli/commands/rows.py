@@ -35,6 +35,7 @@ from fluss_df.cli.loading.files import ENDINGS, ending
 from fluss_df.cli.loading.guessing import parse_schema
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
+from fluss_df.hooks import undoing
 from fluss_df.io.base.texts import for_csv, json_lines
 from fluss_df.io.scan import scan_fluss
 from fluss_df.io.scans.offsets import bucket_offsets
@@ -309,16 +310,13 @@ def dump(
                 pass
         except OSError as error:
             raise FlussError(f"{file} cannot be written: {error.strerror}") from error
-        try:
+        with undoing(lambda: os.unlink(name)):
             if file.exists():
                 shutil.copymode(file, name)
             rows = _rows_of(opened, path) if source == str(path) else None
             with reading(source, opened, rows):
                 _write(frame, method, name, file)
             _publish(name, file, force=force)
-        except BaseException:
-            os.unlink(name)
-            raise
         typer.echo(f"{file}: {file.stat().st_size:,} bytes")
 
 

@@ -18,6 +18,7 @@ from fluss_df.cli.base.console import errors_as_messages, out
 from fluss_df.cli.base.options import Connection
 from fluss_df.cli.base.stopping import until_signal
 from fluss_df.errors import FlussError
+from fluss_df.hooks import undoing
 
 SASL_VARIABLE = "FLUSS_SASL_USERS"
 FlightSqlInsecure = Annotated[
@@ -342,14 +343,11 @@ def _write(file: Path, text: str) -> None:
     """Replace the file: all of it, or nothing; for its owner alone."""
     try:
         fd, name = tempfile.mkstemp(dir=file.absolute().parent, prefix=f".{file.name}.")
-        try:
+        with undoing(lambda: Path(name).unlink(missing_ok=True)):
             with os.fdopen(fd, "w") as stream:
                 stream.write(text)
                 stream.flush()
                 os.fsync(fd)
             os.replace(name, file)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
     except OSError as error:
         raise FlussError(f"cannot write {file}: {error}") from error

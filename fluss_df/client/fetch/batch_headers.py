@@ -57,12 +57,12 @@ def landed_batches(
         if last[bucket] > begin
     ]
     found: dict[TableBucket, list[tuple[int, int]]] = {bucket: [] for bucket in begins}
-    for bucket, ids, sequences in written_by(connection, info, positions, writers):
+    for bucket, ids, sequences in _written_by(connection, info, positions, writers):
         found[bucket] += zip(ids, sequences, strict=True)
     return found
 
 
-def written_by(
+def _written_by(
     connection: ClientContext,
     info: TableInfo,
     positions: Sequence[Position],

@@ -16,7 +16,7 @@ _SMALL_BYTES = 64 << 10
 # The most bytes and rows of joined chunks together. Rows have a limit of their own: batches of
 # equal values are tiny on the wire and large when decoded.
 _MOST_BYTES = 1 << 20
-_MOST_ROWS = 1 << 16
+_MOST_ROWS = 1 << 14
 
 
 @dataclass(slots=True)

@@ -28,7 +28,8 @@ from fluss_df.metadata import (
     ChangeType,
     require_columns,
 )
-from fluss_df.record.layout.headers import LogHeaders, verify_crcs
+from fluss_df.record.layout.headers import LogHeaders, byte_view, verify_crcs
+from fluss_df.record.log.cut import decompressed_size, read_message
 from fluss_df.record.log.log_decode import DecodedBatch, LogDecoder
 from fluss_df.record.log.row_log import RowLogDecoder, require_log_format
 from fluss_df.schema import TableInfo
@@ -280,14 +281,34 @@ class TableDecoder:
         0 and the number of the batches are among them.
         """
         headers = chunk.headers
-        share = 1.0
+        # decompressed, a piece may have twice as many bytes as it may have on the wire
+        share = max(1.0, self._swelling(chunk) / 2)
         if chunk.wanted_bytes is not None:
             # assume that the wanted columns are the same share of every batch
-            share = chunk.wanted_bytes / max(1, headers.consumed)
+            share *= chunk.wanted_bytes / max(1, headers.consumed)
         sizes = np.cumsum(headers.size) * share // self._piece_bytes
         rows = np.cumsum(headers.record_count) // _PIECE_ROWS
         cuts = np.flatnonzero((sizes[1:] != sizes[:-1]) | (rows[1:] != rows[:-1])) + 1
         return [0, *cuts.tolist(), len(headers)]
+
+    def _swelling(self, chunk: Chunk) -> float:
+        """Return how many times as many bytes a chunk has decompressed, by three of its batches."""
+        if self._row_format is not None:
+            return 1.0
+        headers, count, ratio = chunk.headers, len(chunk.headers), 1.0
+        data = byte_view(chunk.records)
+        for i in {0, count // 2, count - 1}:
+            begin = int(headers.payload[i])
+            if not headers.append_only[i]:
+                begin += int(headers.record_count[i])
+            end = int(headers.position[i] + headers.size[i])
+            try:
+                message = read_message(data, begin, end)
+            except ProtocolError:
+                # whoever decodes it says what is wrong
+                return ratio
+            ratio = max(ratio, decompressed_size(data, message) / (end - begin))
+        return ratio
 
     def _verify(self, chunk: Chunk) -> None:
         """Compare checksums, unless that was done before.

@@ -40,11 +40,9 @@ class Assigner(Protocol):
         self, batch: pa.RecordBatch, partition_id: int | None
     ) -> Iterable[tuple[TableBucket, pa.RecordBatch]]:
         """Return the buckets of the rows of a batch."""
-        ...
 
     def of_one(self, row: Sequence[Any], partition_id: int | None) -> TableBucket | None:
         """Return the bucket of one row; None where its values are not plain."""
-        ...
 
 
 class PartitionRouter:

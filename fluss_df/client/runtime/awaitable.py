@@ -25,7 +25,6 @@ class OnIOThread(Protocol):
     @property
     def io(self) -> IOThread:
         """The I/O thread of this process."""
-        ...
 
 
 S = TypeVar("S", bound=OnIOThread)

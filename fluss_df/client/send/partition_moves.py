@@ -33,25 +33,20 @@ class Moving(Protocol):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Start a task, and keep a reference until it ends."""
-        ...
 
     def where(self, of: WriteBatch | BucketQueue) -> str:
         """Name a bucket for errors."""
-        ...
 
     def fail_queue(
         self, queue: BucketQueue, error: FlussError, of: TableBucket | None = None
     ) -> None:
         """Fail the waiting batches; if ``of`` is given, only those for that bucket."""
-        ...
 
     async def rest_or_fail(self, queue: BucketQueue, error: FlussError) -> None:
         """Pause where an error may pass; else fail the waiting batches."""
-        ...
 
     def wake(self) -> None:
         """Have the sender send in the next turn of the event loop."""
-        ...
 
 
 class PartitionMoves:

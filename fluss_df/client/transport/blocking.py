@@ -23,6 +23,7 @@ from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.client.transport.folders import ENDING_S, engine_credentials, is_attached, successor
 from fluss_df.client.transport.tls import TlsSocket, needs_tls, tls_error
 from fluss_df.errors import DeadlineExceededError, FlussError, NetworkError
+from fluss_df.hooks import undoing
 from fluss_df.local_peers import require_own
 from fluss_df.protocol.address import local_path
 from fluss_df.protocol.api import API_VERSIONS, Api, ServerApis
@@ -123,15 +124,12 @@ class Lane:
         connected = self._socket
         assert isinstance(connected, socket.socket)
         connected.settimeout(max(0.001, deadline - time.monotonic()))
-        try:
-            self._socket = TlsSocket(connected, tls, self.endpoint.host)
-        except OSError as error:
-            connected.close()
-            refused = tls_error(error, self.address, shaking_hands=True)
-            raise refused or error from error
-        except BaseException:
-            connected.close()
-            raise
+        with undoing(connected.close):
+            try:
+                self._socket = TlsSocket(connected, tls, self.endpoint.host)
+            except OSError as error:
+                refused = tls_error(error, self.address, shaking_hands=True)
+                raise refused or error from error
 
     def _shake_hands(self, deadline: float, engine_path: str | None) -> None:
         credentials: Credentials | FolderSecret | None = self.endpoint.credentials
@@ -289,12 +287,9 @@ def _connect(endpoint: Endpoint, timeout_s: float) -> tuple[socket.socket, str |
     path = local_path(endpoint.host)
     if path is None:
         connected = socket.create_connection((endpoint.host, endpoint.port), timeout_s)
-        try:
+        with undoing(connected.close):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        except BaseException:
-            connected.close()
-            raise
         return connected, None
     until = time.monotonic() + timeout_s
     while True:
@@ -311,11 +306,8 @@ def _connect(endpoint: Endpoint, timeout_s: float) -> tuple[socket.socket, str |
 
 def _connect_local(path: str, timeout_s: float) -> socket.socket:
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with undoing(connected.close):
         connected.settimeout(timeout_s)
         connected.connect(path)
         require_own(connected, path)
-    except BaseException:
-        connected.close()
-        raise
     return connected

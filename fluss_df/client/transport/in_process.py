@@ -24,11 +24,9 @@ class Receiver(Protocol):
 
     def dispatch(self, response: Response) -> None:
         """Take a response."""
-        ...
 
     def fail(self, error: FlussError) -> None:
         """Take note that no further one comes."""
-        ...
 
 
 class DirectTransport(asyncio.Transport):

@@ -21,12 +21,10 @@ class LaneUser(Protocol):
     @property
     def config(self) -> Config:
         """Timeouts."""
-        ...
 
     @property
     def metrics(self) -> Metrics:
         """Where connections are counted."""
-        ...
 
 
 class LanePool:

@@ -18,6 +18,7 @@ from fluss_df.client.transport.folders import ENDING_S, engine_credentials, is_a
 from fluss_df.client.transport.in_process import DirectTransport
 from fluss_df.client.transport.tls import Tls, needs_tls, tls_error
 from fluss_df.errors import DeadlineExceededError, FlussError, NetworkError
+from fluss_df.hooks import undoing
 from fluss_df.local_peers import require_own
 from fluss_df.protocol.address import local_path
 from fluss_df.protocol.api import API_VERSIONS, Api, RequestT, ResponseT, ServerApis
@@ -63,11 +64,8 @@ async def _connect_engine(connection: ServerConnection, path: str) -> asyncio.Tr
         return DirectTransport(engine, connection)
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_unix_connection(lambda: _Protocol(connection), path)
-    try:
+    with undoing(transport.abort):
         require_own(transport.get_extra_info("socket"), path)
-    except BaseException:
-        transport.abort()
-        raise
     connection.engine_path = path
     return transport
 
@@ -82,23 +80,20 @@ async def _connect_tls(
     transport, protocol = await loop.create_connection(
         asyncio.Protocol, endpoint.host, endpoint.port
     )
-    try:
-        encrypted = await loop.start_tls(
-            transport,
-            protocol,
-            context,
-            server_hostname=endpoint.host,
-            ssl_handshake_timeout=timeout_ms / 1000,
-        )
-    except OSError as error:
-        transport.abort()
-        refused = tls_error(error, endpoint.address, shaking_hands=True)
-        if refused is None:
-            raise
-        raise refused from error
-    except BaseException:
-        transport.abort()
-        raise
+    with undoing(transport.abort):
+        try:
+            encrypted = await loop.start_tls(
+                transport,
+                protocol,
+                context,
+                server_hostname=endpoint.host,
+                ssl_handshake_timeout=timeout_ms / 1000,
+            )
+        except OSError as error:
+            refused = tls_error(error, endpoint.address, shaking_hands=True)
+            if refused is None:
+                raise
+            raise refused from error
     assert encrypted is not None
     encrypted.set_protocol(_Protocol(connection))
     return encrypted
@@ -199,25 +194,22 @@ class ServerConnection:
         long, and the errors of the handshake, such as ``AUTHENTICATE_EXCEPTION``.
         """
         connection = cls(endpoint)
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                while not await connection._connect(timeout_ms, metrics):
-                    # the engine of a folder ended meanwhile: there is a next one
-                    connection.close()
-                    await asyncio.sleep(ENDING_S)
-                    connection = cls(endpoint)
-        except TimeoutError:
-            connection.close()
-            raise DeadlineExceededError(
-                f"no connection to {endpoint.address} within {timeout_ms} ms"
-            ) from None
-        except (OSError, ValueError, OverflowError) as error:
-            # ValueError and OverflowError are of names and ports that no host can have
-            connection.close()
-            raise NetworkError(f"cannot connect to {endpoint.address}: {error}") from error
-        except BaseException:
-            connection.close()
-            raise
+        # the newest: each attempt has its own
+        with undoing(lambda: connection.close()):
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    while not await connection._connect(timeout_ms, metrics):
+                        # the engine of a folder ended meanwhile: there is a next one
+                        connection.close()
+                        await asyncio.sleep(ENDING_S)
+                        connection = cls(endpoint)
+            except TimeoutError:
+                raise DeadlineExceededError(
+                    f"no connection to {endpoint.address} within {timeout_ms} ms"
+                ) from None
+            except (OSError, ValueError, OverflowError) as error:
+                # the last two of names and ports that no host has
+                raise NetworkError(f"cannot connect to {endpoint.address}: {error}") from error
         metrics.add(connections=1)
         logger.debug("connected to %s", endpoint.address)
         return connection

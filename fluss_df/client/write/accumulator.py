@@ -18,6 +18,7 @@ from fluss_df.client.send.batch import BufferMemory, RoutedBatch, WriteBatch, Wr
 from fluss_df.client.send.sender import Sender
 from fluss_df.client.write.codec import RowCodec
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.hooks import undoing
 from fluss_df.metadata import TableBucket
 from fluss_df.record.python.row_collector import Gathered, Row, RowGate
 
@@ -440,12 +441,9 @@ class Accumulator:
         batch = WriteBatch(routed.bucket, routed.partition_name, rows.num_rows, size, handle)
         batch.data = rows
         if size <= _ENCODE_AT_ONCE_BYTES:
-            try:
+            # no sender has the batch, and so nobody else would give its room back
+            with undoing(lambda: self.memory.give_back(batch.memory)):
                 self._encode(batch, None)
-            except BaseException:
-                # no sender has the batch, and so nobody else would give its room back
-                self.memory.give_back(batch.memory)
-                raise
             self._hand_over(batch)
             return
         self._hand_over(batch)

@@ -29,6 +29,7 @@ from fluss_df.cluster.servers.settings import (
     tablet_server_name,
 )
 from fluss_df.errors import FlussError
+from fluss_df.hooks import undoing
 from fluss_df.protocol.handshake import Credentials
 
 _ATTEMPTS = 5
@@ -135,11 +136,8 @@ class Servers:
                 f"{name} cannot start: the cluster in {self._folder.path} is not running"
             )
         self._launch(name, java, jars, ClassData(java, jars.classpath))
-        try:
+        with undoing(lambda: self.end_one(name, patience=0)):
             self._wait_until_ready([name], time.monotonic() + self._start_timeout)
-        except BaseException:
-            self.end_one(name, patience=0)
-            raise
 
     def _launch(self, name: str, java: Path, jars: ServerJars, class_data: ClassData) -> None:
         log = self._folder.log(name)

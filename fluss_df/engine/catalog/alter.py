@@ -16,7 +16,7 @@ from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import DatabaseDescriptor
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.schema import Schema, TableDescriptor, descriptor_with
 from fluss_df.types import Column, type_from_json
 
 _SET: Final = 0
@@ -128,7 +128,7 @@ def _with_properties(old: TableDescriptor, request: pb.AlterTableRequest) -> Tab
             )
         options.check_option(key, properties[key])
     check_properties(properties, bool(old.schema.primary_keys))
-    return _copy(old, old.schema, properties, custom)
+    return descriptor_with(old, properties=properties, custom_properties=custom)
 
 
 def _added_column(added: pb.AddColumn) -> Column:
@@ -178,18 +178,4 @@ def _with_columns(
     )
     # gives the new columns their ids
     schema = Schema.from_json(schema.to_json())
-    return _copy(old, schema, old.properties, old.custom_properties)
-
-
-def _copy(
-    old: TableDescriptor, schema: Schema, properties: dict[str, str], custom: dict[str, str]
-) -> TableDescriptor:
-    return TableDescriptor(
-        schema,
-        partition_keys=old.partition_keys,
-        bucket_count=old.bucket_count,
-        bucket_keys=old.bucket_keys,
-        comment=old.comment,
-        properties=properties,
-        custom_properties=custom,
-    )
+    return descriptor_with(old, schema=schema)

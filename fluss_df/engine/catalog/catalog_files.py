@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fluss_df.engine.catalog.cluster_changes import ClusterChanges
-from fluss_df.engine.files.files import disk_refused, make_folder, names_in, sync_folder
+from fluss_df.engine.files.files import make_folder, names_in, refused_by, sync_folder
 from fluss_df.engine.files.kept_json import KeptJson
 from fluss_df.engine.log.bucket_register import BucketRegister
 
@@ -146,7 +146,7 @@ class CatalogFiles:
         self._before_change()
         folder = self.data_folder(table_id)
         dropped = self._data / f"dropped-{table_id}"
-        try:
+        with refused_by(f"cannot drop table {table_id}", self.folder):
             if folder.exists():
                 os.rename(folder, dropped)
             else:
@@ -158,8 +158,6 @@ class CatalogFiles:
             except OSError:
                 os.rename(dropped, folder)
                 raise
-        except OSError as error:
-            raise disk_refused(f"cannot drop table {table_id}", self.folder, error) from error
 
     def lead_to_dropped(self, table_id: int) -> None:
         """Have what is still open of a dropped table find its files where they were.

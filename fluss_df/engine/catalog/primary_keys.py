@@ -10,7 +10,7 @@ from fluss_df.engine.merge import aggregates
 from fluss_df.engine.merge.merge_engines import DELETE_BEHAVIOR, MERGE_ENGINE, VERSION_COLUMN
 from fluss_df.engine.tables.options import FORMAT_VERSION, invalid_config
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.schema import Schema, TableDescriptor, descriptor_with
 from fluss_df.types import DataType, TypeRoot
 
 _NO_KEYS: Final = ("ARRAY", "MAP", "ROW")
@@ -110,19 +110,16 @@ def with_defaults(descriptor: TableDescriptor) -> TableDescriptor:
     properties.setdefault(FORMAT_VERSION, str(_NEWEST_FORMAT))
     partitions = descriptor.partition_keys
     default_keys = [key for key in schema.primary_keys if key not in partitions]
-    return TableDescriptor(
-        Schema.from_columns(
+    return descriptor_with(
+        descriptor,
+        schema=Schema.from_columns(
             columns,
             schema.primary_keys,
             auto_increment=schema.auto_increment,
             highest_field_id=schema.to_json()["highest_field_id"],
         ),
-        partition_keys=partitions,
-        bucket_count=descriptor.bucket_count,
         bucket_keys=descriptor.bucket_keys or default_keys,
-        comment=descriptor.comment,
         properties=properties,
-        custom_properties=descriptor.custom_properties,
     )
 
 

@@ -111,6 +111,15 @@ def disk_refused(
     return FlussError(text, otherwise)
 
 
+@contextlib.contextmanager
+def refused_by(what: str, folder: Path) -> Iterator[None]:
+    """Raise what :func:`disk_refused` returns, where the block raises OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_refused(what, folder, error) from error
+
+
 def _is_one_of(error: Exception, numbers: set[int]) -> bool:
     if isinstance(error, OSError):
         return error.errno in numbers

@@ -20,18 +20,18 @@ from pathlib import Path
 
 from fluss_df.engine.files.files import (
     FORMAT,
-    disk_refused,
     file_locks,
     format_file,
     holds_data,
     make_folder,
     read_bytes,
     read_format,
+    refused_by,
     sync_folder,
     write_atomically,
 )
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.hooks import ForkStep, after_fork
+from fluss_df.hooks import ForkStep, after_fork, undoing
 
 logger = logging.getLogger(__name__)
 
@@ -95,19 +95,18 @@ class FolderLock:
         # held by who looks closely whether the folder is lost, and makes the lock file again
         self._closely = threading.Lock()
         self._fd = self._folder_fd = -1
-        try:
-            self._open()
-        except OSError as error:
-            self.release()
-            way_out = ""
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                way_out = "; an engine writes to its folder: give this user the right, or copy it"
-            raise FlussError(
-                f"cannot use the folder {folder}: {error}{way_out}", ErrorCode.STORAGE_EXCEPTION
-            ) from error
-        except BaseException:
-            self.release()
-            raise
+        with undoing(self.release):
+            try:
+                self._open()
+            except OSError as error:
+                way_out = ""
+                if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    way_out = (
+                        "; an engine writes to its folder: give this user the right, or copy it"
+                    )
+                raise FlussError(
+                    f"cannot use the folder {folder}: {error}{way_out}", ErrorCode.STORAGE_EXCEPTION
+                ) from error
         _held.add(self)
 
     def _open(self) -> None:
@@ -235,11 +234,9 @@ class FolderLock:
 
     def _take_file_again(self) -> None:
         """Make the lock file again, which was removed or replaced."""
-        try:
+        # of descriptors, or of room: the folder is no less this engine's
+        with refused_by(f"cannot make {self._path} again", self.folder):
             fd = self._open_file()
-        except OSError as error:
-            # descriptors or room are lacking: the folder is no less this engine's
-            raise disk_refused(f"cannot make {self._path} again", self.folder, error) from error
         if self._lock_folder is None or lock_file(fd) is False:
             os.close(fd)
             self._lose("its file LOCK was removed or replaced")

@@ -10,7 +10,7 @@ from fluss_df.engine.lake.lake_tables import LakeTables
 from fluss_df.engine.tables import options
 from fluss_df.engine.tables.tables import Table
 from fluss_df.metadata import TableBucket
-from fluss_df.schema import TableDescriptor
+from fluss_df.schema import TableDescriptor, descriptor_with
 
 
 def has_lake(table: Table) -> bool:
@@ -23,15 +23,7 @@ def shown(table: Table, lake: LakeTables | None) -> TableDescriptor:
     descriptor = table.descriptor
     if lake is None or not has_lake(table):
         return descriptor
-    return TableDescriptor(
-        descriptor.schema,
-        partition_keys=descriptor.partition_keys,
-        bucket_count=descriptor.bucket_count,
-        bucket_keys=descriptor.bucket_keys,
-        comment=descriptor.comment,
-        properties={**descriptor.properties, **lake.properties()},
-        custom_properties=descriptor.custom_properties,
-    )
+    return descriptor_with(descriptor, properties={**descriptor.properties, **lake.properties()})
 
 
 class TieredLogs:

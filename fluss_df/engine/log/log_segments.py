@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from fluss_df.engine.files.files import DamagedError, disk_refused, sync_folder
+from fluss_df.engine.files.files import DamagedError, refused_by, sync_folder
 from fluss_df.engine.log.log_reads import Piece, Stretch, cut_beginning, cut_piece, first_since
 from fluss_df.engine.log.segment import FileCopy, Segment
 from fluss_df.engine.log.synced_point import LogEnd
 from fluss_df.errors import FlussError
+from fluss_df.hooks import undoing
 
 # data/<table>/<partition>/<bucket>/log
 _FOLDERS_ABOVE: Final = 4
@@ -41,12 +42,9 @@ class LogSegments(list[Segment]):
         """Begin a new segment behind the active one, whose file is closed."""
         old = self[-1]
         new = Segment.begin(self._folder, old.end_offset)
-        try:
+        # without its name on the disk, a loss of power could lose the file and all its batches
+        with undoing(new.release_files):
             sync_folder(self._folder)
-        except BaseException:
-            # without its name on the disk, a loss of power could lose the file and all its batches
-            new.release_files()
-            raise
         self.append(new)
         old.release_files()
 
@@ -120,11 +118,8 @@ class LogSegments(list[Segment]):
     def copies(self) -> list[FileCopy]:
         """Return the files of the log, opened for the caller, who closes them."""
         files: list[FileCopy] = []
-        try:
+        with undoing(lambda: close_copies(files)):
             files.extend(FileCopy(s.path.name, s.open_again(), s.size) for s in self)
-        except BaseException:
-            close_copies(files)
-            raise
         return files
 
     # ---- expired segments
@@ -147,14 +142,11 @@ class LogSegments(list[Segment]):
         """
         if not self._expired:
             return
-        try:
+        with refused_by(f"cannot remove expired segments of {self._name}", self._folder):
             while self._expired:
                 self._expired[0].delete()
                 del self._expired[0]
             sync_folder(self._folder)
-        except OSError as error:
-            what = f"cannot remove expired segments of {self._name}"
-            raise disk_refused(what, self._folder, error) from error
 
     def release_files(self) -> None:
         """Give back all files until they are needed."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from fluss_df.engine.files.files import DamagedError, disk_refused
+from fluss_df.engine.files.files import DamagedError, refused_by
 from fluss_df.engine.log.batch_heads import heads_of
 from fluss_df.engine.log.segment import Segment, segment_offsets
 from fluss_df.engine.log.synced_point import (
@@ -181,11 +181,9 @@ class _Loading:
         return loaded
 
     def _opened(self, base: int) -> Segment:
-        try:
-            return Segment(self._folder, base)
-        except OSError as error:
-            what = f"cannot open a segment of {self._name}"
-            raise disk_refused(what, self._folder, error) from error
+        with refused_by(f"cannot open a segment of {self._name}", self._folder):
+            segment = Segment(self._folder, base)
+        return segment
 
     def _forget_expired(self) -> None:
         """Forget all segments but the last: they expired, and not all files were removed then."""

@@ -35,6 +35,7 @@ from fluss_df.engine.log.sparse_index import SparseIndex
 from fluss_df.engine.log.synced_point import BucketIds
 from fluss_df.engine.log.writer_states import WriterStates
 from fluss_df.errors import FlussError
+from fluss_df.hooks import undoing
 from fluss_df.record.layout.headers import LogHeaders
 
 _SUFFIX: Final = ".log"
@@ -232,7 +233,7 @@ class Segment:
         total = sum(len(part) for part in batches)
         if len(batches) > _MOST_PARTS:
             batches = [b"".join(batches)]
-        try:
+        with undoing(lambda: os.ftruncate(fd, self.size)):
             written = os.pwritev(fd, batches, self.size)
             if written < total:
                 rest = memoryview(b"".join(batches))[written:]
@@ -240,9 +241,6 @@ class Segment:
                     count = os.pwrite(fd, rest, self.size + written)
                     written += count
                     rest = rest[count:]
-        except BaseException:
-            os.ftruncate(fd, self.size)
-            raise
         self.take_in(headers, heads)
 
     @property

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from fluss_df.engine.files.files import disk_refused, make_folder, sync_data
+from fluss_df.engine.files.files import disk_refused, make_folder, refused_by, sync_data
 from fluss_df.engine.log.append_checks import Appended, check_batches
 from fluss_df.engine.log.batch_heads import stamped
 from fluss_df.engine.log.log_reads import Piece, Stretch
@@ -207,11 +207,8 @@ class Tablet:
         if not base:
             self._before_first()
         if self._active.size >= self._segment_bytes:
-            try:
+            with refused_by(f"cannot begin a segment of {self.name}", self.folder):
                 self._roll()
-            except OSError as error:
-                what = f"cannot begin a segment of {self.name}"
-                raise disk_refused(what, self.folder, error) from error
         parts = stamped(records, headers, base, timestamp)
         try:
             self._active.append(parts, headers, b"".join(parts[::2]))
@@ -244,10 +241,8 @@ class Tablet:
                 return
             target = self._segments.end
             # a descriptor of its own: a roll or a close during the sync may close the segment's
-            try:
+            with refused_by(f"cannot sync {self.name}", self.folder):
                 fd = os.dup(self._active.fd)
-            except OSError as error:
-                raise disk_refused(f"cannot sync {self.name}", self.folder, error) from error
         try:
             self._sync_file(fd)
         finally:

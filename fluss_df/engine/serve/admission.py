@@ -41,19 +41,15 @@ class Peer(Protocol):
     @property
     def greeted(self) -> bool:
         """Whether it said who it is."""
-        ...
 
     def idle_s(self, now: float) -> float:
         """Return for how long it has done nothing."""
-        ...
 
     def stop_reading(self) -> None:
         """Receive nothing more."""
-        ...
 
     def close(self) -> None:
         """End it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,10 +23,10 @@ import pyarrow as pa
 from fluss_df.engine.catalog.catalog_files import CATALOG
 from fluss_df.engine.engine import COPIES, Engine
 from fluss_df.engine.files.files import (
-    disk_refused,
     format_file,
     names_in,
     read_bytes,
+    refused_by,
     sync_data,
     sync_folder,
 )
@@ -72,7 +72,7 @@ def back_up(engine: Engine, file: Path) -> int:
     Raises ``STORAGE_EXCEPTION`` where it cannot be written, or data is damaged.
     """
     codec = codec_of(file)
-    try:
+    with refused_by(f"cannot write the backup {file}", file.parent):
         remove_left_parts(file.parent)
         # a file of this call alone: another call may write to the same name
         with part_file(file.parent) as part:
@@ -90,19 +90,14 @@ def back_up(engine: Engine, file: Path) -> int:
                 os.close(fd)
             os.replace(part, file)
             sync_folder(file.absolute().parent)
-    except OSError as error:
-        raise disk_refused(f"cannot write the backup {file}", file.parent, error) from error
     return size
 
 
 def _write(engine: Engine, archive: tarfile.TarFile) -> None:
-    try:
-        # next to the data: RocksDB copies by hard links
+    # next to the data, not on the disk of the backup: RocksDB copies by hard links
+    with refused_by(f"cannot back up {engine.folder}", engine.folder):
         (engine.folder / COPIES).mkdir(mode=0o700, exist_ok=True)
         copies = Path(tempfile.mkdtemp(dir=engine.folder / COPIES))
-    except OSError as error:
-        # not the disk of the backup
-        raise disk_refused(f"cannot back up {engine.folder}", engine.folder, error) from error
     try:
         with lake_of(engine) as lake:
             _write_all(engine, archive, copies, lake)
@@ -165,10 +160,8 @@ def _write_log(archive: tarfile.TarFile, name: str, log: LogCopy) -> None:
 
 
 def _add_file(archive: tarfile.TarFile, name: str, path: Path) -> None:
-    try:
+    with refused_by(f"cannot read {path}", path.parent):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise disk_refused(f"cannot read {path}", path.parent, error) from error
     with os.fdopen(fd, "rb") as stream:
         archive.addfile(_info(name, os.fstat(fd).st_size), stream)
 

@@ -44,7 +44,6 @@ class ArrowData(Protocol):
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Return a capsule with a stream of record batches."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

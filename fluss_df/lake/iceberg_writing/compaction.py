@@ -50,7 +50,7 @@ def compact(table: Table, properties: Mapping[str, str]) -> int | None:
     lake = LakeFiles(table)
     added: list[DataFile] = []
     removed: list[DataFile] = []
-    try:
+    with undoing(lambda: lake.delete(added)):
         for partition, files in files_by_partition(table).items():
             small = [] if files.deletes else small_files(files)
             if not small:
@@ -63,9 +63,6 @@ def compact(table: Table, properties: Mapping[str, str]) -> int | None:
                         writer.write(with_columns(batch, lake.arrow_schema))
                 added += writer.close()
             removed += [file for _, file in small]
-    except BaseException:
-        lake.delete(added)
-        raise
     if not removed:
         return None
     try:

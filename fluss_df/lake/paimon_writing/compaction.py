@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from fluss_df.hooks import undoing
 from fluss_df.lake.paimon.binary_rows import value_at
 from fluss_df.lake.paimon.manifests import live_entries, schema_of
 from fluss_df.lake.paimon.partitions import Partitions
@@ -62,16 +63,13 @@ def compact(table: TableFiles, schema: WriteSchema, properties: Mapping[str, str
     files = PaimonFiles(table, schema)
     added: list[NewFile] = []
     removed: list[Entry] = []
-    try:
+    with undoing(lambda: discard(added)):
         for (partition, bucket), entries in buckets.items():
             if not _readable(table, schema, entries):
                 continue
             for chosen in _chosen(files, entries):
                 added += _rewritten(files, partition, bucket, chosen)
                 removed += chosen
-    except BaseException:
-        discard(added)
-        raise
     if not removed:
         return None
     try:
@@ -146,30 +144,29 @@ def _rewritten(
         name = entry["_FILE"]["_FILE_NAME"]
         return files.table.at(partitions.path(partition, bucket, name))
 
-    writer: LogWriter | MergedWriter
-    try:
-        if schema.keyed:
-            writer = MergedWriter(files, partition, bucket, _top(schema))
+    if schema.keyed:
+        keyed = MergedWriter(files, partition, bucket, _top(schema))
+        with undoing(keyed.abort):
             runs = [
                 (sum(entry["_FILE"]["_ROW_COUNT"] for entry in run), [path(one) for one in run])
                 for run in _runs(schema, entries)
             ]
             for rows in merged(runs, schema, files.table.path):
-                writer.write(rows)
-        else:
-            writer = LogWriter(files, partition, bucket, compacted=True)
-            last = 0
-            for entry in entries:
-                first, end = _sequences(entry)
-                # without buckets, files of all of Fluss's buckets are in one folder, so offsets may
-                # not rise
-                last = max(last, end)
-                for rows in file_batches(path(entry), schema, _ROWS):
-                    writer.write(rows, first, last)
-        return writer.close()
-    except BaseException:
-        writer.abort()
-        raise
+                keyed.write(rows)
+            made = keyed.close()
+        return made
+    log = LogWriter(files, partition, bucket, compacted=True)
+    with undoing(log.abort):
+        last = 0
+        for entry in entries:
+            first, end = _sequences(entry)
+            # without buckets, files of all of Fluss's buckets are in one folder, so offsets may
+            # not rise
+            last = max(last, end)
+            for rows in file_batches(path(entry), schema, _ROWS):
+                log.write(rows, first, last)
+        made = log.close()
+    return made
 
 
 def _runs(schema: WriteSchema, entries: Sequence[Entry]) -> list[list[Entry]]:

@@ -142,7 +142,7 @@ class _File:
         self.rows = 0
         self._statistics = Statistics(files.schema)
         self._stream = open(self.path, "xb")  # noqa: SIM115 - it is closed with the file
-        try:
+        with undoing(lambda: discard_path(self.path)), undoing(self._stream.close):
             self._parquet = pq.ParquetWriter(
                 self._stream,
                 files.schema.file,
@@ -153,10 +153,6 @@ class _File:
                 # as Paimon writes timestamps of more than six digits of a second
                 use_deprecated_int96_timestamps=has_nanoseconds(pa.struct(files.schema.rows)),
             )
-        except BaseException:
-            self._stream.close()
-            discard_path(self.path)
-            raise
 
     def write(self, rows: pa.Table) -> None:
         """Write rows with the columns of files."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fluss_df.errors import FlussError
+from fluss_df.hooks import undoing
 from fluss_df.lake.offsets import Offsets
 from fluss_df.lake.rounds.split import Partition, Split
 from fluss_df.schema import TableInfo
@@ -97,16 +98,15 @@ class InThreads:
 
         futures: list[Future[Written]] = []
         try:
-            with ThreadPoolExecutor(self._workers, "fluss-df-tier") as pool:
-                try:
-                    # one by one, so that those submitted before an interrupt are known
-                    for task in tasks:
-                        futures.append(pool.submit(write, task))  # noqa: PERF401
-                    for future in futures:
-                        future.result()
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
+            with (
+                ThreadPoolExecutor(self._workers, "fluss-df-tier") as pool,
+                undoing(lambda: pool.shutdown(wait=False, cancel_futures=True)),
+            ):
+                # one by one: those that began are known when an interrupt comes
+                for task in tasks:
+                    futures.append(pool.submit(write, task))  # noqa: PERF401
+                for future in futures:
+                    future.result()
         finally:
             # after an interrupt, too: the files of tasks that ended have to be known, to delete
             # them

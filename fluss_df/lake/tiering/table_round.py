@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fluss_df.client.context import ClientContext
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import FlussError
+from fluss_df.hooks import undoing
 from fluss_df.lake.formats import open_tiered
 from fluss_df.lake.offsets import OFFSETS_PROPERTY, Offsets, offsets_to_text
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
@@ -93,11 +94,8 @@ class TableRound:
             return TieringRound(self._path, None, 0, 0, True, time.monotonic() - started)
         writer = lake.writer(self._connection)
         written: list[Written] = []
-        try:
+        with undoing(lambda: lake.discard(written)):
             self._run_tasks(writer, tasks, written)
-        except BaseException:
-            lake.discard(written)
-            raise
         try:
             snapshot_id = self._commit(lake, base, written, may_commit)
         except LakeMovedError as error:

@@ -39,6 +39,8 @@ _VALIDITY: Final = -1
 _OFFSETS: Final = 1
 # how many bytes of metadata a message may have besides its nodes and buffers
 _MORE_METADATA: Final = 64 << 10
+# the size that stands before a compressed buffer
+_SIZE: Final = struct.Struct("<q")
 # the bytes of a message besides its nodes, buffers and body
 _CUT_HEAD: Final = 8 + _METADATA.size + 8
 
@@ -112,6 +114,21 @@ def read_message(
         if length < 0 or not 0 <= nulls <= length:
             raise ProtocolError(f"an Arrow field of {length} rows with {nulls} nulls")
     return read
+
+
+def decompressed_size(data: memoryview, message: ArrowMessage) -> int:
+    """Return how many bytes the buffers of a message say that they have when decompressed.
+
+    What a peer says may be wrong: :mod:`fluss_df.record.log.claims` compares it.
+    """
+    size = 0
+    for offset, length in message.buffers:
+        if message.compression is not None and length >= _SIZE.size:
+            # -1 stands before a buffer that was left as it is
+            claim = _SIZE.unpack_from(data, message.body + offset)[0]
+            length = claim if claim >= 0 else length
+        size += length
+    return size
 
 
 class ColumnLayout:

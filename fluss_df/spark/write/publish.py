@@ -16,8 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.fetch.batch_headers import written_by
-from fluss_df.client.fetch.position import Position
+from fluss_df.client.fetch.batch_headers import landed_batches
 from fluss_df.client.runtime.retry import STALE_METADATA, Backoff, is_transient
 from fluss_df.client.send.writer_ids import WriterIds
 from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError, NetworkError
@@ -66,11 +65,9 @@ class Publisher:
         buckets = [TableBucket(self._info.table_id, b, p) for p, b in targets]
         if not buckets:
             return ()
-        offsets = self._offsets(buckets, OffsetSpec.latest())
+        admin = self._connection.get_admin()
+        offsets = admin.get_bucket_offsets(self._info, buckets, OffsetSpec.latest())
         return tuple((b.partition_id, b.bucket_id, offsets[b]) for b in buckets)
-
-    def _offsets(self, buckets: Sequence[TableBucket], spec: OffsetSpec) -> dict[TableBucket, int]:
-        return self._connection.get_admin().get_bucket_offsets(self._info, buckets, spec)
 
     def publish(self, batch: int, manifest: Manifest, *, fresh: bool) -> None:
         """Write what of a batch is not there yet; return when all of it is acknowledged.
@@ -163,36 +160,30 @@ class Publisher:
         self, batch: int, manifest: Manifest, gone: frozenset[int]
     ) -> dict[TableBucket, int]:
         """Return how many pieces of the batch are in each bucket; they are there in order."""
-        ends = self.ends([(p, bucket) for p, bucket, _ in manifest.places if p not in gone])
-        places = {(p, b): start for p, b, start in manifest.places}
-        buckets = [TableBucket(self._info.table_id, b, p) for p, b, _ in ends]
-        first = self._offsets(buckets, OffsetSpec.earliest()) if buckets else {}
-        found: dict[TableBucket, int] = {}
-        for bucket, (partition, number, end) in zip(buckets, ends, strict=True):
-            start = places[partition, number]
-            if start < first[bucket]:
-                raise FlussError(
-                    f"what landed of batch {batch} in table {self._info.table_path}, bucket"
-                    f" {number}, has expired: it begins at offset {start}, and the log at"
-                    f" {first[bucket]}; start over with another checkpoint",
-                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
-                )
-            position = Position(bucket, None, start, end)
-            sequences = [
-                sequence
-                for _, _, some in written_by(
-                    self._connection, self._info, [position], [manifest.writer_id]
-                )
-                for sequence in some
-            ]
+        begins = {
+            TableBucket(self._info.table_id, bucket, partition): start
+            for partition, bucket, start in manifest.places
+            if partition not in gone
+        }
+        try:
+            found = landed_batches(self._connection, self._info, begins, [manifest.writer_id])
+        except FlussError as error:
+            if error.error_code != ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION:
+                raise
+            raise FlussError(
+                f"batch {batch}: {error.message}; start over with another checkpoint",
+                error.error_code,
+            ) from error
+        for bucket, batches in found.items():
+            sequences = [sequence for _, sequence in batches]
             if sequences != list(range(len(sequences))):
                 raise FlussError(
-                    f"batch {batch} is in table {self._info.table_path}, bucket {number}, with the"
-                    f" sequences {sequences[:20]}: they are not in order, which no server allows",
+                    f"batch {batch} is in table {self._info.table_path}, bucket"
+                    f" {bucket.bucket_id}, with the sequences {sequences[:20]}: they are not in"
+                    " order, which no server allows",
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION,
                 )
-            found[bucket] = len(sequences)
-        return found
+        return {bucket: len(batches) for bucket, batches in found.items()}
 
     # ---- sending
 

@@ -238,9 +238,6 @@ class FlussWriter(DataSourceArrowWriter):
         """Make sure that the rows, which are acknowledged, went into the table that is there."""
         require_still_there(self._options, self._table_id, messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: rows that were acknowledged stay."""
-
 
 class FlussStreamWriter(DataSourceStreamArrowWriter):
     """A streaming write, at least once: a batch that is repeated writes its rows again.
@@ -270,6 +267,3 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Make sure that the rows, which are acknowledged, went into the table that is there."""
         require_still_there(self._options, self._table_id, messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Do nothing: rows that were acknowledged stay."""
