@@ -69,7 +69,7 @@ async def check_for_ever(
             try:
                 await run(work)
             except FolderLostError:
-                # watch_folder sees it too, and leaves the folder to who opens it next
+                # watch_folder sees it too, and leaves the folder to whoever opens it next
                 return
             except Exception:
                 logger.exception("background work failed; it is tried again")

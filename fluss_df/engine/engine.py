@@ -99,10 +99,10 @@ class Engine:
         self._loader = BucketLoader(
             self.settings, self.catalog, self._used, self.lock, self._end_scans, self.counters
         )
-        # set by who opens the folder, where it is to have a lake
+        # set by whoever opens the folder, where it is to have a lake
         self.lake: LakeTables | None = None
         self.tiered = TieredLogs()
-        # held while segments are removed, and by who needs those of a bucket to stay for a moment
+        # held while segments are removed, and while those of a bucket have to stay for a moment
         self.expiring = threading.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._at_closing: list[Callable[[], None]] = []
@@ -137,7 +137,7 @@ class Engine:
         return self.catalog.table_of(bucket), self._opened(bucket).tablet
 
     def are_open(self, buckets: Iterable[TableBucket]) -> bool:
-        """Return whether nothing is to be read to answer for buckets: in use, or empty."""
+        """Return whether buckets need not be opened to answer for them: in use, or empty."""
         return not self.having_folders([each for each in buckets if each not in self._open])
 
     def having_folders(self, buckets: Iterable[TableBucket]) -> set[TableBucket]:
@@ -149,8 +149,8 @@ class Engine:
     ) -> tuple[int, int]:
         """Return the first offset of a bucket's log, and the one behind the last visible record.
 
-        No file is opened for a bucket that is known, or that nobody has written to. Who asks for
-        several gives what :meth:`having_folders` says of them all.
+        No file is opened for a bucket that is known, or that nobody has written to. A caller that
+        asks for several buckets passes what :meth:`having_folders` says of them all.
 
         Raises FlussError as :meth:`bucket`.
         """
@@ -393,7 +393,7 @@ class Engine:
             function()
 
     def _give_up(self) -> None:
-        """Leave the folder, wherever it is, to who opens it next."""
+        """Leave the folder, wherever it is, to whoever opens it next."""
         self._begin_closing()
         self._drop(lambda _bucket: True, remove=False)
         self.lock.release()

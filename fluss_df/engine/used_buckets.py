@@ -78,7 +78,8 @@ class UsedBuckets:
     def forget(self, table_id: int) -> None:
         """Forget a table that was dropped, which the catalog does not have any more.
 
-        Who was about to note a bucket has done so, or finds it dropped: no file is left.
+        A thread that was about to note a bucket has done so, or finds the table dropped: no file is
+        left.
         """
         with self._lock:
             register = self._registers.pop(table_id, None)

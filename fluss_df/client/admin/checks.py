@@ -32,10 +32,7 @@ def whole(value: object, what: str, *, bits: int = 64, least: int | None = None)
 def text(value: object, what: str) -> str:
     """Return a string that is not empty and can be encoded as UTF-8.
 
-    Raises
-    ------
-    FlussError
-        For any other value, naming ``what`` it was meant to be.
+    Raises FlussError for any other value, naming ``what`` it was meant to be.
     """
     if isinstance(value, str) and value and not _SURROGATE.search(value):
         return value

@@ -39,10 +39,7 @@ def member(kind: type[E], value: E | str | int) -> E:
 def answered(kind: type[E], number: int) -> E:
     """Return the member of an enumeration that a server sent.
 
-    Raises
-    ------
-    ProtocolError
-        For one that this client does not know.
+    Raises ProtocolError for one that this client does not know.
     """
     try:
         return kind(number)

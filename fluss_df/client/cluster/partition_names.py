@@ -57,7 +57,7 @@ async def partition_named(
 
 
 def another_table(info: TableInfo, table_id: int) -> FlussError:
-    """Return the error of who has a table open that is not there any more."""
+    """Return the error for a table that is open, and was dropped or replaced by another one."""
     return FlussError(
         f"table {info.table_path} was dropped and created again since it was opened"
         f" (table id {info.table_id}, now {table_id}): open it again",

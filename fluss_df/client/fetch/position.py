@@ -20,7 +20,7 @@ _MOST_BROKEN = 2
 
 # How many times in a row a fetch that failed on the server for a reason of its own is tried again.
 # A server of 0.9.1 that deletes a segment which has moved to remote storage answers -1
-# "ClosedChannelException" to who reads it at this moment; the next fetch is sent to remote storage.
+# "ClosedChannelException" to readers at this moment; the next fetch is sent to remote storage.
 # The official clients go on after -1 for ever.
 _MOST_UNKNOWN = 8
 

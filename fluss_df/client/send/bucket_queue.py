@@ -92,7 +92,7 @@ class BucketQueue:
     config
         Retries and limits.
     clock
-        Seconds from any moment on; batches were created by the same clock.
+        Returns seconds since any moment. Batches were created by the same clock.
 
     Attributes
     ----------
@@ -103,7 +103,8 @@ class BucketQueue:
     failed
         What is to be sent again, once nothing is in flight; in no order.
     renew_writer
-        Whether a batch failed for good: what no server may have goes under a new writer id.
+        Whether a batch failed for good. Batches that no server can have go under a new writer id
+        then.
     """
 
     def __init__(

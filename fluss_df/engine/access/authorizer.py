@@ -250,7 +250,7 @@ _ABOVE: Final = {
 
 
 class AllRights(Rights):
-    """The rights of who is not asked: the user of the process that has the folder."""
+    """The rights of the user of the process that has the folder, who needs no permission."""
 
     __slots__ = ()
 

@@ -315,7 +315,7 @@ def rules(
 
 
 def guarded(rule: Rule | None, name: str, rights: Rights, handler: Handler) -> Handler:
-    """Return a handler that answers only what somebody may ask."""
+    """Return a handler that answers a request only where the user may make it."""
 
     def answer(asked: Message, *more: object) -> Message:
         if rule is None:

@@ -253,7 +253,7 @@ class Catalog:
             return table
 
     def while_gone(self, path: TablePath, function: Callable[[TablePath], None]) -> None:
-        """Call a function of a path, unless a table was created there; none is meanwhile."""
+        """Call a function with a path, unless a table is there; none is created meanwhile."""
         with self._lock:
             if path not in self._tables:
                 function(path)

@@ -175,7 +175,7 @@ class CatalogFiles:
             with contextlib.suppress(OSError):
                 folder.unlink()
         else:
-            # made again by who opened a bucket when the catalog put it away
+            # made again by a thread that opened a bucket when the catalog put it away
             shutil.rmtree(folder, ignore_errors=True)
 
     def remove_dropped(self) -> None:

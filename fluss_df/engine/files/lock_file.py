@@ -19,7 +19,7 @@ _LOCK_PAUSE_S: Final = 0.002
 
 
 def owner_of(folder: Path) -> tuple[int, str] | None:
-    """Return process id and Unix socket of who has a folder, if the lock file names them."""
+    """Return process id and socket of the owner of a folder, if the lock file names them."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         value = _lock_file(folder)
         return int(value["pid"]), str(value["socket"])

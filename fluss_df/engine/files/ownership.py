@@ -92,7 +92,8 @@ class FolderLock:
         # a client of the Unix socket sends it, and so proves that it may read the folder
         self.secret = secrets.token_hex(32)
         self._released = False
-        # held by who looks closely whether the folder is lost, and makes the lock file again
+        # held while a thread looks closely whether the folder is lost, and makes the lock file
+        # again
         self._closely = threading.Lock()
         self._fd = self._folder_fd = -1
         with undoing(self.release):
@@ -190,7 +191,8 @@ class FolderLock:
         self._announced = socket
         value = {"pid": os.getpid(), "socket": socket, "secret": self.secret}
         os.fchmod(self._fd, 0o600)
-        # over what was there: the file is never empty. Who reads it meanwhile reads it again
+        # written over what was there: the file is never empty. Whoever reads it meanwhile reads it
+        # again.
         text = json.dumps(value).ljust(os.fstat(self._fd).st_size)
         os.pwrite(self._fd, text.encode(), 0)
 

@@ -239,7 +239,10 @@ class KvStore:
                 self._users -= 1
 
     def work(self) -> StoreWork:
-        """Return what it does; by the last look, where it rests or somebody opens or closes it."""
+        """Return what it uses and does.
+
+        Where RocksDB rests, or is being opened or closed, that is what was last known.
+        """
         if self._guard.acquire(blocking=False):
             try:
                 if self._db is not None:

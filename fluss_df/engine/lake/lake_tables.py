@@ -53,7 +53,7 @@ class LakeTables(Protocol):
         """Take note that a table with a lake is there."""
 
     def altering(self, path: TablePath, old: Schema, new: Schema) -> AbstractContextManager[None]:
-        """Give a lake table other columns; those of before, where the end is an error."""
+        """Give a lake table other columns; the old ones again where the block ends in an error."""
 
     def drop(self, path: TablePath) -> None:
         """Remove the lake table of a table that was dropped."""

@@ -217,7 +217,7 @@ class _Loading:
         self._changes.append(functools.partial(segment.cut, segment.size))
 
     def compare(self, used: bool) -> None:
-        """Compare what is there with what must be there."""
+        """Compare the files that are there with those that must be there."""
         found, loaded, segments = self._found, self.loaded, self.segments
         end = segments[-1].end_offset if segments else 0
         point = found.point

@@ -163,13 +163,7 @@ class Connections(Generic[PeerT]):
         return True
 
     def make_room(self, address: str) -> bool:
-        """Close connections that do nothing, of one address or of any ("").
-
-        Returns
-        -------
-        bool
-            Whether one was closed.
-        """
+        """Close connections that do nothing, of one address or any (""); return whether it did."""
         now = asyncio.get_running_loop().time()
         shaking = [guest for guest in self.shaking if address in ("", guest.address)]
         if shaking:

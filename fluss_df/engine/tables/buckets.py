@@ -13,7 +13,7 @@ def java_name(bucket: TableBucket) -> str:
 
 
 def unknown_partition(partition_id: int) -> FlussError:
-    """Return the error for the id of a partition that is not there, or not for who asks."""
+    """Return the error for a partition id that does not exist, or is hidden from the user."""
     return FlussError(
         f"The partition id '{partition_id}' does not exist or you don't have permission to access"
         " it.",

@@ -32,7 +32,7 @@ class FlatTable:
         return int(struct.unpack_from(form, self._data, _inside(self._data, place))[0])
 
     def target(self, field: int) -> int | None:
-        """Return where what a field refers to stands; None where the table lacks it."""
+        """Return the place that a field refers to; None where the table lacks it."""
         place = self.place(field)
         if place is None:
             return None

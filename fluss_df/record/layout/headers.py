@@ -135,6 +135,8 @@ def scan_headers(
 ) -> LogHeaders:
     """Walk the chain of log batches and read their headers.
 
+    ``records`` begins with a batch, as what a fetch returns does.
+
     Raises ProtocolError for a length, a count or an offset that cannot be, an unknown magic, or
     offsets that run backwards. A batch cut off at the end is none: it is left out.
 
