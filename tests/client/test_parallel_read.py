@@ -84,6 +84,33 @@ def test_who_holds_little_decodes_little_at_once(tables: Tables) -> None:
     assert largest[1] <= 1 << 18 < 1 << 21 < largest[0]
 
 
+def test_texts_that_are_tiny_on_the_wire_are_decoded_by_few_batches(tables: Tables) -> None:
+    """Lines of a log that say the same thing over and over have a thousandth of their size."""
+    schema = pa.schema([("line", pa.string())])
+    table = tables(schema, bucket_count=1)
+    lines = pa.table([["the same words " * 250] * 500], schema=schema)
+    with table.new_append().create_writer() as writer:
+        for _ in range(30):
+            writer.write_arrow(lines)
+            writer.flush()
+    info = table.get_table_info()
+    read = ParallelRead[int](
+        tables.connection,
+        info,
+        schema.names,
+        (),
+        [Position(TableBucket(info.table_id, 0), None, 0, 15_000)],
+        ScanMetrics(),
+        lambda part: part.nbytes,
+        ahead_bytes=None,
+    )
+    with read:
+        sizes = [size for size in read if size is not None]
+    assert sum(sizes) > 30 * 500 * 3750
+    # 8 MB and a batch
+    assert max(sizes) < (8 << 20) + 500 * 3760
+
+
 def rows_of(read: ParallelRead[int]) -> int:
     rows, came = 0, time.monotonic()
     with read as parts:

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from fluss_df.errors import ProtocolError
 from fluss_df.record.layout.flat_table import FlatTable
 from fluss_df.record.log.claims import _lz4_most, check_claims
-from fluss_df.record.log.cut import ArrowMessage, ColumnLayout, cut_columns, cut_size, read_message
+from fluss_df.record.log.cut import (
+    ArrowMessage,
+    ColumnLayout,
+    cut_columns,
+    cut_size,
+    decompressed_size,
+    read_message,
+)
 from fluss_df.record.log.log_batch import Codec, Compression, arrow_message
 
 SCHEMA = pa.schema(
@@ -306,3 +313,13 @@ def test_frames_of_lz4_may_name_a_dictionary() -> None:
     # a header that is cut off
     with pytest.raises((IndexError, struct.error)):
         _lz4_most(memoryview(named[:11]), 0, 11)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("text", ["x" * 1000, "", "ab"])
+def test_what_a_message_decompresses_to(codec: Codec, text: str) -> None:
+    batch = pa.record_batch({"n": [7] * 1000, "text": [text] * 1000})
+    data = memoryview(message(batch, codec))
+    size = decompressed_size(data, read_message(data, 0, len(data)))
+    # buffers that are left as they are have room up to a multiple of 64 bytes
+    assert 1000 * (8 + 4 + len(text)) + 4 <= size <= 1000 * (8 + 4 + len(text)) + 4 + 4 * 64
