@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import threading
@@ -211,8 +212,12 @@ class TableDecoder:
         self, positions: Sequence[Position], server_filter: ServerFilter | None = None
     ) -> Iterator[pa.Table]:
         """Fetch positions one after the other and decode them, on the thread that iterates."""
-        for position, chunk in self._fetched(positions, server_filter):
-            yield from self.tables(position, chunk)
+        with contextlib.closing(self._fetched(positions, server_filter).steps()) as steps:
+            for chunks in steps:
+                for decode in self.pieces(chunks):
+                    table = decode()
+                    if table.num_rows:
+                        yield table
 
     def read_located(
         self, positions: Sequence[Position], server_filter: ServerFilter | None = None
