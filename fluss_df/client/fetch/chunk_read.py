@@ -134,7 +134,7 @@ class ChunkRead:
         """
         found = [(front, chunk)]
         room = Room()
-        going_on = not self._apart and room.takes(front, chunk)
+        going_on = not self._apart and room.takes(chunk)
         while going_on:
             front = self._todo[0]
             if front.ready:
@@ -142,7 +142,7 @@ class ChunkRead:
                 going_on = (
                     isinstance(after, Chunk)
                     and after.projected == chunk.projected
-                    and room.takes(front, after)
+                    and room.takes(after)
                 )
                 if going_on:
                     found.append((front, cast("Chunk", front.ready.popleft())))

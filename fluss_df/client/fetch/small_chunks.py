@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from fluss_df.client.fetch.position import Chunk, Position
@@ -26,12 +27,9 @@ class Room:
     size: int = 0
     rows: int = 0
 
-    def takes(self, position: Position, chunk: Chunk) -> bool:
-        """Count a chunk as joined, if it is small, wanted as a whole, and there is room."""
+    def takes(self, chunk: Chunk) -> bool:
+        """Count a chunk as joined, if it is small and there is room."""
         headers = chunk.headers
-        end, stop = headers.end_offset, position.stop
-        if end is None or headers.base_offset[0] < chunk.start or (stop is not None and end > stop):
-            return False
         size, rows = self.size + headers.consumed, self.rows + headers.rows
         if headers.consumed > _SMALL_BYTES or size > _MOST_BYTES or rows > _MOST_ROWS:
             return False
@@ -51,3 +49,19 @@ def joined(chunks: Sequence[Chunk]) -> Chunk:
         0,
         chunks[0].projected,
     )
+
+
+def wanted_rows(chunks: Sequence[tuple[Position, Chunk]]) -> npt.NDArray[np.bool_] | None:
+    """Return which rows of joined chunks lie between their starts and stops; None for all."""
+    found, whole = [], True
+    for position, chunk in chunks:
+        base, count = chunk.headers.base_offset, chunk.headers.record_count
+        low = np.clip(chunk.start - base, 0, count)
+        high = count if position.stop is None else np.clip(position.stop - base, 0, count)
+        whole = whole and not low.any() and bool((high == count).all())
+        found.append((low, high, count))
+    if whole:
+        return None
+    low, high, count = (np.concatenate(part) for part in zip(*found, strict=True))
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return np.logical_and(within >= np.repeat(low, count), within < np.repeat(high, count))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from fluss_df.client.fetch.chunk_read import ChunkRead
 from fluss_df.client.fetch.position import Chunk, Position
-from fluss_df.client.fetch.small_chunks import joined
+from fluss_df.client.fetch.small_chunks import joined, wanted_rows
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import FlussError, ProtocolError
@@ -29,6 +29,7 @@ from fluss_df.metadata import (
     ChangeType,
     require_columns,
 )
+from fluss_df.record.layout.columns import without_columns
 from fluss_df.record.layout.headers import LogHeaders, byte_view, verify_crcs
 from fluss_df.record.log.cut import decompressed_size, read_message
 from fluss_df.record.log.log_decode import DecodedBatch, LogDecoder
@@ -260,17 +261,23 @@ class TableDecoder:
     def _decode_joined(self, chunks: Sequence[tuple[Position, Chunk]]) -> pa.Table:
         """Decode small chunks as one; where that fails, one by one, so that the error tells where.
 
-        All rows of each chunk are wanted, with no start or stop: offsets of different buckets
-        cannot be compared.
+        Rows outside starts and stops are decoded, and left out behind that.
         """
         whole = joined([chunk for _, chunk in chunks])
         positions = [position for position, _ in chunks]
         rows = [chunk.headers.rows for _, chunk in chunks]
         try:
-            return self._decode(_Part(whole, None, 0, len(whole.headers), positions, rows))
+            table = self._table(_Part(whole, None, 0, len(whole.headers), positions, rows))
         except FlussError:
             tables = [table for each in chunks for table in self.tables(*each)]
             return pa.concat_tables([pa.Table.from_batches([], self.schema), *tables])
+        wanted = wanted_rows(chunks)
+        if wanted is not None and table.num_columns:
+            table = table.filter(pa.array(wanted))
+        elif wanted is not None:
+            table = without_columns(int(wanted.sum()))
+        self._count(table.num_rows, len(whole.headers))
+        return table
 
     def _cut(self, position: Position, chunk: Chunk) -> list[_Part]:
         """Verify a chunk; return the parts that are decoded at once."""
@@ -324,6 +331,11 @@ class TableDecoder:
             verify_crcs(chunk.records, chunk.headers)
 
     def _decode(self, part: _Part) -> pa.Table:
+        table = self._table(part)
+        self._count(table.num_rows, part.last - part.first)
+        return table
+
+    def _table(self, part: _Part) -> pa.Table:
         chunk = part.chunk
         decoder = self._decoder(chunk.projected, chunk.headers)
         table = decoder.decode_table(
@@ -337,11 +349,8 @@ class TableDecoder:
         )
         if not table.num_rows:
             # the batches have no rows, as those of changes without effect
-            table = pa.Table.from_batches([], self.schema)
-        elif self._metadata_columns:
-            table = self._with_metadata(table, decoder, part)
-        self._count(table.num_rows, part.last - part.first)
-        return table
+            return pa.Table.from_batches([], self.schema)
+        return self._with_metadata(table, decoder, part) if self._metadata_columns else table
 
     def _with_metadata(self, table: pa.Table, decoder: _Decoder, part: _Part) -> pa.Table:
         """Append metadata columns, computed for all batches of the part at once."""
