@@ -211,7 +211,7 @@ class KeyedLeaf:
     columns: tuple[str, ...]
 
     def joined(self, keys: pl.LazyFrame, kw: dict[str, Any]) -> dict[str, Any]:
-        """Return what to translate a relation over the table with, to have the table joined."""
+        """Return the arguments with which a relation is translated so that the table is joined."""
         given = zip(keys.collect_schema().names(), self.columns, strict=True)
         side = KeySide(self.columns, keys.select(exact(key).alias(name) for key, name in given))
         sides = dict(kw.get("sides") or {})

@@ -85,7 +85,7 @@ def floor_divide(op: ops.FloorDivide, **kw: Any) -> pl.Expr:
 
 
 def _divisor(op: ops.Binary, **kw: Any) -> pl.Expr:
-    """Return what is divided by; null in the place of a decimal 0, of which Polars makes an error.
+    """Return the divisor; null in place of a decimal 0, for which Polars raises an error.
 
     There is one where either side is a decimal and the other no floating-point number.
     """
@@ -229,7 +229,7 @@ def _wide(op: ops.Reduction) -> ops.Reduction:
 
 @rule(ops.Sum)
 def total(op: ops.Sum, **kw: Any) -> pl.Expr:
-    """Sum up; of truths Polars makes a UInt32, of which a difference is never negative."""
+    """Sum up; Polars sums booleans as UInt32, of which a difference is never negative."""
     found: pl.Expr = _sum(_wide(op), **kw)
     return found.cast(PolarsType.from_ibis(op.dtype)) if op.arg.dtype.is_boolean() else found
 

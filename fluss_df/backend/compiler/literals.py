@@ -45,7 +45,7 @@ def beside(value: ops.Value, other: ops.Value) -> ops.Value:
 
 
 def single(value: ops.Value, literal: ops.Value) -> ops.Value:
-    """Return what a literal stands beside; as a FLOAT where the literal is one, as Ibis says."""
+    """Return the value beside a literal; as a FLOAT where the literal is one, as in Ibis."""
     is_single = isinstance(value.dtype, dt.Float32) and isinstance(literal.dtype, dt.Float32)
     if is_single and not isinstance(value, (ops.Field, ops.Literal)):
         return ops.Cast(value, dt.float32)

@@ -1,4 +1,4 @@
-"""Operations on whole tables that Ibis's Polars backend gives names of columns to.
+"""Operations on whole tables, where Ibis's Polars backend hands names of columns to Polars.
 
 Polars takes some names for patterns (:mod:`fluss_df.io.base.names`), so that these would mean other
 columns.
@@ -26,7 +26,7 @@ _table = translate.dispatch(ops.DatabaseTable)
 
 @rule(ops.DatabaseTable)
 def local_table(op: ops.DatabaseTable, **kw: Any) -> pl.LazyFrame:
-    """Return what the connection has for a name."""
+    """Return the local table of the connection with this name."""
     try:
         found: pl.LazyFrame = _table(op, **kw)
     except KeyError:

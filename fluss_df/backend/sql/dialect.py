@@ -39,7 +39,7 @@ class Fluss(Polars):  # type: ignore[misc]
         }
 
     class Parser(Postgres.Parser):  # type: ignore[misc]
-        """What it cannot read is an error, where others pass it on as a command."""
+        """Raises for statements that it cannot parse; other parsers make commands of them."""
 
         # Polars has its own functions of these names: they are handed on as they were written
         FUNCTIONS: ClassVar[dict[str, Any]] = {

@@ -160,7 +160,7 @@ def _from_within(tree: exp.Expr, *kinds: type[exp.Expr]) -> list[Any]:
 
 
 def _of_texts(node: exp.StrPosition | exp.Left | exp.Right) -> exp.Expr:
-    """Return a function of a text with cases before it, of which Polars 2.1 makes what is wrong.
+    """Return a function of texts within a CASE that answers where Polars 2.1 would be wrong.
 
     A position in a null, or of one, is 0 to it, the last characters of a text that has fewer are
     some of them, and the first 0 characters of a null are a text.
@@ -345,7 +345,7 @@ def _operands(node: exp.Expr) -> Iterator[list[exp.Expr]]:
 
 
 def _kind(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
-    """Return what kind of time an expression is: of a column, or made of one; else None."""
+    """Return the type of an expression where it is a time, by its columns and casts; else None."""
     value = value.unnest()
     if isinstance(value, exp.Column):
         found = type_of(value, frames)

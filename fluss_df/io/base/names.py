@@ -1,4 +1,4 @@
-"""The way from the name of a column to Polars, which takes some names for patterns.
+"""Names of columns for Polars, which takes some names for patterns.
 
 ``pl.col("*")`` and ``frame.select("*")`` are all columns, and ``"^a.*$"`` those that match. A Fluss
 table may have columns that are called so.

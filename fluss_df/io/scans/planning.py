@@ -179,7 +179,7 @@ def _prune(
     partitions: Sequence[PartitionInfo],
     usable: Sequence[Conjunct],
 ) -> Pruned:
-    """Return what is to be read of the buckets that a scan asks for."""
+    """Return which of the buckets that a scan asks for have to be read."""
     if source.pinned is None:
         buckets = chosen_buckets(info, source, partitions)
     else:
@@ -190,7 +190,7 @@ def _prune(
 def _server_filter(
     info: TableInfo, source: ScanSource, conditions: Sequence[Conjunct]
 ) -> ServerFilter | None:
-    """Return what of the conditions servers can judge log batches by."""
+    """Return the filter by which servers leave out log batches, made from the conditions."""
     if source.changes is not None:
         # all columns of changes are read, so servers cannot judge them
         return None

@@ -129,7 +129,7 @@ def _require_rows_in_fluss(source: ScanSource, info: TableInfo) -> None:
 
 
 def opened_lake(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
-    """Return what a snapshot of the lake table of a table is made of."""
+    """Return the files of a snapshot of the lake table of a table."""
     return _opened(_Key(info), snapshot_id, snapshot_mark(info, snapshot_id))
 
 

@@ -95,7 +95,7 @@ def _value(literal: pa.Scalar) -> Any:
 
 
 def file_filter(table: Table, predicates: Sequence[Predicate]) -> Callable[[DataFile], bool]:
-    """Return what says whether a data file may have rows that satisfy all of some predicates.
+    """Return a function that tells whether a data file may have rows that satisfy all predicates.
 
     By the values of its partition, and the least and greatest values of its columns. A predicate
     that Iceberg cannot judge keeps every file.

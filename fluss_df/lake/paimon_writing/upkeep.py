@@ -27,7 +27,7 @@ _CHANGELOG_STAYS: Final = ("changelog.num-retained", "changelog.time-retained")
 
 
 class PaimonUpkeep:
-    """A Paimon table that is looked after; see :class:`LakeUpkeep`."""
+    """Expires snapshots, and removes files that none has; see :class:`LakeUpkeep`."""
 
     def __init__(self, options: LakeOptions) -> None:
         self._table = TableFiles(options)
