@@ -138,8 +138,7 @@ class KeyedScan(ScanNode):
         if len(keys) > MAX_LOOKUPS:
             return self._table.join(keys.lazy(), on=all_exact(names), how="semi")
         if len(names) > 1 and set(names) == set(info.get_primary_keys()):
-            # looked up key by key: conditions on each column would mean all combinations of their
-            # values
+            # looked up key by key, as conditions on each column mean all combinations of values
             return lookup_join(
                 keys.lazy(),
                 self._path,

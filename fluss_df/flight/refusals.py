@@ -94,8 +94,7 @@ def partly(error: FlussError, written: int, where: str = "") -> RefusalError:
     """
     status, text = status_of(error)
     if status == _C.UNAVAILABLE:
-        # some clients send again by themselves after UNAVAILABLE, which would write those rows
-        # twice
+        # after UNAVAILABLE some clients send again by themselves, and would write those rows twice
         status = _C.ABORTED
     counted = ", and the rows that it names are counted behind them" if " in row " in text else ""
     room = _MOST_TEXT - 400

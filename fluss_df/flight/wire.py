@@ -25,8 +25,7 @@ _HEADER: Final = b"\x12"
 _BODY: Final = b"\xc2\x3e"
 # limits rows, because a client can claim any number of rows without bytes, such as nulls
 _MOST_ROWS: Final = 1 << 22
-# the most bytes of a batch with its values written out: few bytes of a dictionary may stand for
-# many
+# the most bytes of a batch with its values written out, as a dictionary may have few bytes for many
 _MOST_BYTES: Final = 256 << 20
 
 

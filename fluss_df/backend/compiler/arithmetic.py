@@ -98,7 +98,7 @@ def _divisor(op: ops.Binary, **kw: Any) -> pl.Expr:
 def _fitting(value: pl.Expr, op: ops.Value, *operands: ops.Value) -> pl.Expr:
     """Return numbers in the type of an operation; null for floats that the type cannot hold.
 
-    Such as infinity, and 1e300: one of them would end the whole query.
+    Infinity and 1e300 are such values: one of them would end the whole query.
     """
     strict = not any(operand.dtype.is_floating() for operand in operands)
     return value.cast(PolarsType.from_ibis(op.dtype), strict=strict)

@@ -90,11 +90,10 @@ def projected(
         elif isinstance(value, ops.Value):
             made = translate(value, **kw).alias(name)
             if value.shape.is_scalar():
-                # without another column, a constant would be one row, and so would the result of a
-                # function
+                # without another column, a constant or the result of a function would be one row
                 of_function = value.find(ops.RegexSplit, filter=ops.Value)
-                # under a name of its own, because other columns are computed of the column that has
-                # its name
+                # under a name of its own, because others are computed of the column that has its
+                # name
                 own = next(free)
                 constant.append((made.first() if of_function else made).alias(own))
                 made = exact(own).alias(name)

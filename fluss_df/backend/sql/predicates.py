@@ -64,8 +64,7 @@ _COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 # operators, and other nodes of the same classes of sqlglot
 _OPERATORS = (exp.Binary, exp.Not, exp.Neg, exp.BitwiseNot, exp.In, exp.Between)
 _NOT_GROUPED = (exp.Dot, exp.Escape, exp.PropertyEQ, exp.Kwarg, exp.Slice)
-# functions that Polars computes as UInt32 or Int8, and the names of those without a class in
-# sqlglot
+# functions that Polars computes as UInt32 or Int8, by class or, without a class in sqlglot, by name
 _NARROW = (
     exp.Length,
     exp.BitLength,

@@ -185,8 +185,7 @@ class SqlScope:
             table.set("this", exp.to_identifier(key, quoted=True))
             table.set("db", None)
             table.comments = None
-        # Polars' SQL takes some names for patterns: it gets other names, and the result gets these
-        # back
+        # Polars' SQL takes some names for patterns: these are replaced, and put back in the result
         for key, frame in frames.items():
             frames[key] = _renamed(frame, _plain_name)
         for identifier in tree.find_all(exp.Identifier):

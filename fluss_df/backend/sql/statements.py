@@ -52,7 +52,7 @@ class Statements(Merging):
 
     def _named_query(self, frame: pl.LazyFrame, text: str, database: str) -> ir.Table:
         found = self._named(frame)
-        # a copy of the name, because the key of a weak dictionary would be kept alive by this one
+        # a copy, because the name itself would stay alive as long as this dictionary has it
         self._queries[str(found.op().name)] = text, database
         return found
 

@@ -108,8 +108,7 @@ def file_filter(table: Table, predicates: Sequence[Predicate]) -> Callable[[Data
         with contextlib.suppress(Exception):
             expression = _ToIceberg().visit(predicate)
             bind(schema, expression, case_sensitive=True)
-            # IN with an empty list becomes a constant, so binding does not find that a column is
-            # missing
+            # IN with an empty list is a constant: binding it does not find that a column is missing
             ids = {schema.find_field(name).field_id for name in predicate.columns()}
             kept.append(expression)
             named |= ids

@@ -50,7 +50,7 @@ class IcebergWritten(Written):
 class IcebergTaskWriter:
     """Writes the tasks of one table's round, as planned with the lake snapshot ``snapshot_id``.
 
-    There is None before the first snapshot. ``files`` are those of a primary-key table in the
+    The id is None before the first snapshot. ``files`` are those of a primary-key table in the
     snapshot; None has the writer find them.
     """
 
@@ -84,10 +84,7 @@ class IcebergTaskWriter:
         return self._lake
 
     def write(self, task: WriteTask) -> Written:
-        """Write a task's files.
-
-        Raises FlussError: nothing of the task is left then.
-        """
+        """Write a task's files; where that raises, none of them is left."""
         fields = self._lake.table.spec().fields
         if len(task.partition) != len(fields):
             raise FlussError(

@@ -108,8 +108,7 @@ class InThreads:
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise
         finally:
-            # after an interrupt, too: the files of tasks that ended have to be known, to delete
-            # them
+            # after an interrupt, too: files of ended tasks must be known, to be deleted
             written += [
                 future.result()
                 for future in futures
