@@ -44,7 +44,7 @@ def parse(kind: type[MessageT], data: bytes) -> MessageT:
 def unpacked(data: bytes) -> Message:
     """Return the command of Flight SQL in a descriptor, ticket or action.
 
-    Raises RefusalError for what is none.
+    Raises RefusalError for bytes that are not a command.
     """
     packed = parse(pb.Packed, data)
     name = packed.type_url.removeprefix(_SQL)

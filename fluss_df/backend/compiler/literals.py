@@ -1,4 +1,4 @@
-"""Literals in the type of what they stand beside.
+"""Literals in the type of the other operand.
 
 Beside a FLOAT, Ibis has a DOUBLE, which few numbers with a point are equal to; beside a time or a
 date, a text, which Polars refuses. As literals of the other's type they are pushed down, too.

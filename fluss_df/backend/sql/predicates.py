@@ -255,7 +255,7 @@ def _escaped(node: exp.Escape) -> exp.Expr:
 
 
 def _type_texts(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
-    """Make times of texts that stand beside times, where Polars makes texts of the times."""
+    """Cast texts to times where the other operand is a time: Polars would cast the time to text."""
     for node in _from_within(tree, *_MIXED, exp.Case, exp.If, *_ORDERED):
         for values in _operands(node):
             kinds = [_kind(value, frames) for value in values]

@@ -281,7 +281,7 @@ class Statements(Merging):
         return _written(path, result.rows)
 
     def _only_table(self, tree: exp.Update | exp.Delete, what: str) -> TablePath:
-        """Return the table of a statement that speaks of no other."""
+        """Return the table of a statement that names no other table."""
         path = self._written_path(tree.this, what)
         for part in ("from_", "using", "returning", "limit", "order", "with_"):
             if tree.args.get(part):

@@ -137,11 +137,12 @@ class IcebergTaskWriter:
         return result
 
     def _touched(self, split: Split, existing: PartitionFiles, result: Written) -> pl.DataFrame:
-        """Return the keys of a bucket whose current rows come, where the lake has rows of it.
+        """Return the keys in a bucket whose rows in the lake are replaced by its current ones.
 
-        Of a partition that was dropped, and made again: rows of other keys stay, as of any
-        partition that was dropped. The rows that come are read later than these keys, and the
-        bucket's end is that of the keys: changes between are read again.
+        The lake has rows of the bucket where its partition was dropped, and made again. Rows of
+        other keys stay in the lake, as those of any dropped partition do. The current rows are
+        read after these keys, and the bucket's end is that of the keys: changes in between are
+        read again.
         """
         import polars as pl
 

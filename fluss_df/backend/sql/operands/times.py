@@ -28,7 +28,7 @@ Groups = Sequence[tuple[exp.Expr, list[exp.Expr]]]
 
 
 def align_times(tree: exp.Expr, groups: Groups, frames: Mapping[str, pl.LazyFrame]) -> None:
-    """Cast times that stand beside each other to the finest precision among them.
+    """Cast times that are operands of one node to the finest precision among them.
 
     The query is changed in place. ``groups`` has its nodes whose operands need one type, inner
     nodes first, each with these operands. ``frames`` has the tables by name.
