@@ -161,7 +161,7 @@ def _rewritten(
             last = 0
             for entry in entries:
                 first, end = _sequences(entry)
-                # without buckets, one folder has the files of all of Fluss's buckets: offsets may
+                # without buckets, files of all of Fluss's buckets are in one folder, so offsets may
                 # not rise
                 last = max(last, end)
                 for rows in file_batches(path(entry), schema, _ROWS):
