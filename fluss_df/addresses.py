@@ -26,7 +26,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def _shown(text: str) -> str:
-    """Return an address that is none without what may be a password before a host."""
+    """Return an invalid address without what may be a password before its host."""
     before, at, host = text.strip().rpartition("@")
     return f"***@{host}" if at and before else text.strip()
 

@@ -142,8 +142,7 @@ class TablePath:
         database_name: str | None = None,
         table_name: str | None = None,
     ) -> None:
-        # the official client calls these parameters differently in its documentation and its
-        # release
+        # the official client's documentation and its release have different names for these
         database = database if database_name is None else database_name
         table = table if table_name is None else table_name
         if database is None or table is None:

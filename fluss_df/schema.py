@@ -320,8 +320,8 @@ class TableDescriptor:
                 raise FlussError(
                     f"invalid {key} {value!r}: expected {' or '.join(a.upper() for a in allowed)}"
                 )
-            # in capitals as servers write them, because the official Rust and Python client reads
-            # no others
+            # in capitals, as servers write them: the official Rust and Python client reads no
+            # others
             self.properties[key] = str(value).upper()
         # DDL spells these two as properties; the descriptor has fields for them
         if "bucket.num" in self.properties and self.bucket_count is None:

@@ -47,8 +47,7 @@ class TypeRoot(enum.Enum):
     MAP = "MAP"
     ROW = "ROW"
 
-    # Enum's own hash is written in Python, and types are looked up by it for every column of a
-    # batch
+    # Enum's own hash is written in Python, and types are looked up for every column of a batch
     __hash__ = object.__hash__
 
 

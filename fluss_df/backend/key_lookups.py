@@ -138,8 +138,7 @@ class KeyedScan(ScanNode):
         if len(keys) > MAX_LOOKUPS:
             return self._table.join(keys.lazy(), on=all_exact(names), how="semi")
         if len(names) > 1 and set(names) == set(info.get_primary_keys()):
-            # looked up key by key: conditions on each column would mean all combinations of their
-            # values
+            # looked up key by key, as conditions on each column mean all combinations of values
             return lookup_join(
                 keys.lazy(),
                 self._path,
@@ -211,7 +210,7 @@ class KeyedLeaf:
     columns: tuple[str, ...]
 
     def joined(self, keys: pl.LazyFrame, kw: dict[str, Any]) -> dict[str, Any]:
-        """Return what to translate a relation over the table with, to have the table joined."""
+        """Return the arguments with which a relation is translated so that the table is joined."""
         given = zip(keys.collect_schema().names(), self.columns, strict=True)
         side = KeySide(self.columns, keys.select(exact(key).alias(name) for key, name in given))
         sides = dict(kw.get("sides") or {})

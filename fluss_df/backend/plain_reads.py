@@ -72,7 +72,7 @@ class PlainQuery:
 
 
 def plain_query(tree: exp.Expr, backend: Backend) -> PlainQuery | None:
-    """Return what a statement wants; None where anything is computed."""
+    """Return the table and columns of a statement; None where anything is computed."""
     source = from_of(tree) if isinstance(tree, exp.Select) else None
     if source is None or _has_more(tree, "expressions", "from_", "kind", "where"):
         return None

@@ -492,5 +492,5 @@ def _lake_errors(path: TablePath) -> Iterator[None]:
 
 
 def _place(lake: Path, owner: Path) -> bytes:
-    """Return what says where a lake is, and the folder whose lake it is."""
+    """Return the content of ``place``: where a lake is, and the folder whose lake it is."""
     return os.fsencode(lake) + b"\0" + os.fsencode(owner)

@@ -127,7 +127,7 @@ def match_columns(table: Table, schema: Schema) -> None:
 
 
 def field_name(column: str, transform: Any) -> tuple[str]:
-    """Return what Java's Iceberg calls a partition field."""
+    """Return the name that Java's Iceberg gives a partition field."""
     from pyiceberg.transforms import IdentityTransform
 
     return (column if isinstance(transform, IdentityTransform) else f"{column}_bucket",)

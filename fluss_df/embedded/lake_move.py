@@ -116,8 +116,7 @@ class _Move:
         self._sums, self._new_sums = Sums.of(self._here, key[1], key[2]), {}
         try:
             made = self._table(paths, below)
-            # written before the catalog is replaced: checksums of files that nothing names do no
-            # harm
+            # written before the catalog is replaced: checksums of unused files do no harm
             self._sums.write(self._new_sums)
         except DamagedError as error:
             # the table keeps its old files
@@ -193,8 +192,7 @@ class _Move:
             file[at[lake_paths.FILE_PATH]] = paths.moved(file[at[lake_paths.FILE_PATH]])
         target = self._named(below)
         data = found.written("manifest_entry")
-        # a manifest's checksum means that its files have some: the new one gets one if the old one
-        # had
+        # a manifest with a checksum says that its files have some, so that must stay true
         self._write(target, data, summed=below in self._sums.files)
         return paths.at(target), len(data)
 

@@ -93,8 +93,7 @@ class LakePaths:
         wanted = f"/{WAREHOUSE}/"
         at = len(local)
         candidates = []
-        # a database may have this name, too: the next match may begin with the slash that ends this
-        # one
+        # a database may have this name: the next match may begin with the slash that ends this
         while (at := local.rfind(wanted, 0, at - 1 + len(wanted))) >= 0:
             candidates.append((local[:at], local[at + 1 :]))
         for made, below in candidates:

@@ -13,8 +13,7 @@ from fluss_df.metadata import TablePath
 
 logger = logging.getLogger(__name__)
 
-# seconds for checksums that are left when the folder is closed; the rest is made at the next
-# opening
+# seconds for what is left when the folder is closed; the next opening makes the rest
 _AT_END_S: Final = 5.0
 
 

@@ -20,7 +20,7 @@ _C = grpc.StatusCode
 
 
 class RefusalError(FlussError):
-    """What the server refuses, with the status of gRPC that says so.
+    """A refusal by the server, with its status of gRPC.
 
     The message has what is refused, why, and the way out.
     """
@@ -31,22 +31,22 @@ class RefusalError(FlussError):
 
 
 def unsupported(message: str) -> RefusalError:
-    """Return the refusal of what there is not."""
+    """Return the refusal of a feature that does not exist."""
     return RefusalError(_C.UNIMPLEMENTED, message)
 
 
 def invalid(message: str) -> RefusalError:
-    """Return the refusal of what cannot be read."""
+    """Return the refusal of a request that cannot be understood."""
     return RefusalError(_C.INVALID_ARGUMENT, message)
 
 
 def exhausted(message: str) -> RefusalError:
-    """Return the refusal of what is too much."""
+    """Return the refusal of a request beyond a limit."""
     return RefusalError(_C.RESOURCE_EXHAUSTED, message)
 
 
 def unauthenticated(message: str) -> RefusalError:
-    """Return the refusal of who is not signed in."""
+    """Return the refusal of a client that is not signed in."""
     return RefusalError(_C.UNAUTHENTICATED, message)
 
 
@@ -94,8 +94,7 @@ def partly(error: FlussError, written: int, where: str = "") -> RefusalError:
     """
     status, text = status_of(error)
     if status == _C.UNAVAILABLE:
-        # some clients send again by themselves after UNAVAILABLE, which would write those rows
-        # twice
+        # after UNAVAILABLE some clients send again by themselves, and would write those rows twice
         status = _C.ABORTED
     counted = ", and the rows that it names are counted behind them" if " in row " in text else ""
     room = _MOST_TEXT - 400

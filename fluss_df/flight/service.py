@@ -90,7 +90,7 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
         }
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """Return who answers a call; None for one that there is not."""
+        """Return the handler of a call; None for a call that does not exist."""
         return self._handlers.get(handler_call_details.method)
 
     def _guarded(self, answer: Callable[..., Iterator[bytes]]) -> Any:
@@ -306,7 +306,7 @@ class _Peer:
         self.context = context
 
     def session(self) -> Session:
-        """Return what the client has here, which it keeps while the call is open.
+        """Return the session of the client, which it keeps while the call is open.
 
         Raises FlussError where clients must sign in, and this one did not.
         """

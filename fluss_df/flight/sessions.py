@@ -50,7 +50,7 @@ class Result:
 
 
 class Session:
-    """What one client that is signed in has on the server.
+    """The state of one client that is signed in.
 
     A ``shared`` session may be that of several clients. Nobody can end it, or change what all have.
     """
@@ -332,7 +332,7 @@ class Sessions:
             raise
 
     def anonymous(self, address: str) -> Session:
-        """Return what all have in common who gave no name, from one address; a call begins.
+        """Return the session of all clients without a name from one address; a call begins.
 
         Raises RefusalError when everybody has to sign in, and when there are calls from too many
         addresses.

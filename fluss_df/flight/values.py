@@ -41,8 +41,7 @@ def bound_values(tree: exp.Expr | None, upload: Upload) -> list[pa.RecordBatch] 
         if not batch.num_rows:
             continue
         rows += batch.num_rows
-        # the larger of what is kept, such as whole dictionaries, and of the values once they are
-        # written out
+        # what is kept, such as whole dictionaries, or the values written out if that is more
         size += max(sum(map(written_out, batch.columns)), batch.get_total_buffer_size())
         if rows > 1 and isinstance(tree, exp.Query):
             # a query keeps its values until it runs, which may be later and several times

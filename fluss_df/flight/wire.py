@@ -26,8 +26,7 @@ _HEADER: Final = b"\x12"
 _BODY: Final = b"\xc2\x3e"
 # limits rows, because a client can claim any number of rows without bytes, such as nulls
 _MOST_ROWS: Final = 1 << 22
-# the most bytes of a batch with its values written out: few bytes of a dictionary may stand for
-# many
+# the most bytes of a batch with its values written out, as a dictionary may have few bytes for many
 _MOST_BYTES: Final = 256 << 20
 
 
@@ -46,7 +45,7 @@ def parse(kind: type[MessageT], data: bytes) -> MessageT:
 def unpacked(data: bytes) -> Message:
     """Return the command of Flight SQL in a descriptor, ticket or action.
 
-    Raises RefusalError for what is none.
+    Raises RefusalError for bytes that are not a command.
     """
     packed = parse(pb.Packed, data)
     name = packed.type_url.removeprefix(_SQL)

@@ -72,7 +72,7 @@ class FlussFollow(ScanNode):
         watch_interrupts()
 
     def frame(self, query: Query) -> pl.LazyFrame:
-        """Return what comes, unless the query would never end."""
+        """Return the rows as they come; raise where the query would never end."""
         name = FlussFollow.__name__
         if self.options.endless and query.limit is None and is_collected_whole(f"name: {name},"):
             raise FlussError(
@@ -108,7 +108,7 @@ class _Following(PlannedRead):
         super().__init__(self._planned(columns), follow.polars_schema, follow.runs)
 
     def _planned(self, columns: Sequence[str] | None) -> ScanPlan:
-        """Return what is read as the table is now; partitions may come."""
+        """Return the plan for the table as it is now; new partitions may be added later."""
         source, options = self._source, self._options
         info = source.connection.get_table(source.table).get_table_info()
         check_schema(info, source)
@@ -283,7 +283,7 @@ class _Subscriptions:
         self._run.reads_buckets(self._run.plan.columns, read)
 
     def poll(self, timeout_ms: int) -> pl.DataFrame:
-        """Return what came; an empty frame when nothing did in time."""
+        """Return the rows that came; an empty frame when none did in time."""
         if self._info.is_partitioned() and time.monotonic() >= self._next_look:
             # partitions that are created later are read from their beginning
             earliest = dataclasses.replace(self._source, start="earliest")

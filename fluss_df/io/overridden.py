@@ -100,8 +100,7 @@ class OverriddenRows(PlannedRead):
             found.append(frame.filter(exact(CHANGE_TYPE_COLUMN) != "update_before"))
             held += found[-1].height
             if held > most:
-                # reduced now and then, so that a key which changes all the time does not fill
-                # memory
+                # reduced here, so that keys which change all the time do not fill memory
                 found = [self._newest(found)]
                 held = found[0].height
                 most = 2 * held + _FOLDED_ROWS

@@ -143,8 +143,7 @@ class FlussSnapshot(ScanNode):
         if not plan.splits:
             nothing = changes.lazy_for(asked).select(columns_of)
             return pl.concat([rows.select(columns_of), nothing])
-        # only conditions that were understood can be compared with the statistics of the lake's
-        # files
+        # only conditions that were understood can be compared with statistics of the lake's files
         usable = [condition for condition in conditions if condition.predicate is not None]
         return OverriddenRows(rows, changes, keys, self.polars_schema, usable).lazy()
 

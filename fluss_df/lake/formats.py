@@ -40,10 +40,10 @@ def open_snapshot(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
 
 
 def snapshot_mark(info: TableInfo, snapshot_id: int) -> Hashable:
-    """Return what tells a snapshot from another that had its number before.
+    """Return a value that differs for two snapshots of a table with the same number.
 
     Paimon counts its snapshots: a table that was rolled back, or made again, gives a number twice.
-    So does Lance where a dataset is made again. Iceberg's ids are random: None.
+    So does Lance where a dataset is made again. None for Iceberg, whose ids are random.
 
     Raises FlussError where :func:`open_snapshot` does.
     """
@@ -78,7 +78,7 @@ def _opened(info: TableInfo, options: LakeOptions, snapshot_id: int) -> LakeSnap
 
 
 def open_tiered(info: TableInfo) -> TieredLake:
-    """Return the lake table of a table as what a round of tiering is planned with.
+    """Open the lake table of a table for a round of tiering.
 
     Raises FlussError where the format is not written, its extra is not installed, the lake cannot
     be reached, or the table is not in it.
@@ -102,7 +102,7 @@ def open_tiered(info: TableInfo) -> TieredLake:
 
 
 def open_upkeep(info: TableInfo) -> LakeUpkeep:
-    """Return the lake table of a table as what is looked after.
+    """Open the lake table of a table for its upkeep.
 
     Raises FlussError where :func:`open_tiered` does.
     """

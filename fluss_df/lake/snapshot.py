@@ -1,4 +1,4 @@
-"""What a scan wants of a lake, whatever its format: the files of one snapshot, and their rows."""
+"""The interface of lakes for scans, whatever the format: one snapshot's files, and their rows."""
 
 from __future__ import annotations
 

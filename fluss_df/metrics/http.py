@@ -42,8 +42,7 @@ class MetricsServer(Closing):
         if not self._closed:
             self._closed = True
             if os.getpid() != self._process:
-                # in a forked child: the thread that answers is the parent's, and cannot be waited
-                # for here
+                # in a forked child: the thread that answers, and is waited for, is the parent's
                 self._server.socket.close()
                 return
             self._server.shutdown()
@@ -91,8 +90,7 @@ def start_http_server(
         raise FlussError(
             f"port={port!r}: expected a number from 0 to 65535", ErrorCode.INVALID_CONFIG_EXCEPTION
         )
-    # not the default registry: it has metrics of other libraries, which the program may export
-    # itself
+    # not the default registry, whose other metrics the program may export by itself
     registry = prometheus_client.CollectorRegistry()
     registry.register(FlussCollector(max_tables))
     prometheus_client.ProcessCollector(registry=registry)

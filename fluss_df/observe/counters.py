@@ -49,8 +49,7 @@ class Names:
         if found is None:
             if len(self._known) >= self._most:
                 return OTHER
-            # two threads at the limit may add one each, which is harmless: the limit is about
-            # memory
+            # two threads at the limit may add one each: the limit is about memory
             found = self._known[name] = name
         return found
 
@@ -177,8 +176,7 @@ class Group:
     def _reset(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[Counting, weakref.ref[Any]] = {}
-        # a deque, because the garbage collector may add to it in any thread, whatever locks that
-        # holds
+        # a deque: the garbage collector may add to it in any thread, whatever locks that holds
         self._collected: deque[Counting] = deque()
 
     def enter(self, owner: object, counting: Counting) -> None:

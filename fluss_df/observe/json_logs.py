@@ -50,8 +50,7 @@ class JsonFormatter(logging.Formatter):
         try:
             return json.dumps(line, default=repr, ensure_ascii=True, allow_nan=False)
         except (TypeError, ValueError):
-            # for keys that are no text, a value that contains itself, and numbers that JSON does
-            # not have
+            # for keys that are no text, values within themselves, and numbers that JSON lacks
             return json.dumps({name: _shown(value) for name, value in line.items()})
 
 

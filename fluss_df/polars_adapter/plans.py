@@ -124,7 +124,7 @@ def counts_node(counted: pl.LazyFrame, node: str) -> bool:
 
 
 def reduction_of_rows(frame: pl.LazyFrame) -> str | None:
-    """Return what in a query makes a result of all rows, of which a batch has only some."""
+    """Return the part of a query that needs all rows for its result; a batch has only some."""
     lines = written_text(frame).splitlines()
     for i, line in enumerate(lines):
         text = line.strip()

@@ -76,8 +76,7 @@ class ScanNode(LazyFrameResolver, ABC):
         if projection is not None:
             columns = list(dict.fromkeys([*projection, *filter_columns]))
         frame = self.frame(Query(columns, [item.expr for item in filters], limit))
-        # with a key that is never the same, Polars asks at every collect, and offsets are pinned
-        # each time
+        # a key that is never the same has Polars ask, and offsets be pinned, at every collect
         return frame, ResolvedLazyFrameProps(version_key=uuid.uuid4().hex)
 
 

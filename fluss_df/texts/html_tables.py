@@ -20,8 +20,7 @@ MOST_ROWS: Final = 50
 #: How many characters of a text are shown, at the most.
 MOST_CHARACTERS: Final = 300
 
-# without these classes Jupyter takes text between two $ for a formula, and names of partitions have
-# $
+# without these classes Jupyter takes text between two $ for a formula; partition names have $
 _TABLE: Final = '<table class="tex2jax_ignore mathjax_ignore">'
 _CAPTION: Final = '<caption style="caption-side:top;text-align:left;white-space:normal">'
 _LEFT: Final = ' style="text-align:left"'

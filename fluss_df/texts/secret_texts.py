@@ -14,8 +14,7 @@ _SECRET: Final = re.compile(
     re.IGNORECASE,
 )
 # Matches user and password of an address, and parameters, some of which are secret. Lengths are
-# bounded, so that a long text which is no address takes little time, and what follows an address
-# stays.
+# bounded, so that a long text takes little time, and what follows an address stays.
 _LOGIN: Final = re.compile(
     r"(?<=//)[^?\s]{0,500}(?=@)|(?<=//)[^/\s?@]{0,200}:[^/\s=&]{1,200}(?=@)"
     r"|(?<=:thin:)[^\s@/]{1,200}/[^\s@]{1,200}(?=@)"

@@ -291,7 +291,7 @@ def _headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def _nothing_more(receive: Receive) -> Receive:
-    """Return what tells a page that the body was read, and later that the browser went away."""
+    """Return the ``receive`` of a page whose form was read: it tells only of the browser's end."""
 
     async def next_message() -> Message:
         while True:

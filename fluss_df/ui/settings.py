@@ -132,7 +132,7 @@ class Settings:
         return "http" if self.tls_cert is None else "https"
 
     def hosts(self, port: int) -> frozenset[str]:
-        """Return what may stand in the header Host, for the port that it listens on."""
+        """Return the permitted values of the header Host, for the port that it listens on."""
         names = {name.lower() for name in self.names}
         if self.host not in _ANY:
             names.add(self.host.lower())

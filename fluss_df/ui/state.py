@@ -189,7 +189,7 @@ def _impatient(connection: FlussConnection) -> FlussConnection:
 
 
 def state_of(request: Request) -> State:
-    """Return what the pages of a request share."""
+    """Return the state of the console that got a request."""
     found = request.app.state.console
     assert isinstance(found, State)
     return found

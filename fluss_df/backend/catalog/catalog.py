@@ -363,7 +363,7 @@ class Catalog(HasCurrentDatabase, CanCreateDatabase):  # type: ignore[misc]
         self, frame: pl.LazyFrame | pl.DataFrame, path: TablePath, mode: str = "auto"
     ) -> SinkResult:
         options: dict[str, Any] = {"mode": mode, "connection": self._connection}
-        # rows to delete need no partition that does not exist
+        # a partition that does not exist has no rows to delete, so none is created
         options["create_partitions"] = mode != "delete"
         if isinstance(frame, pl.DataFrame):
             return write_fluss(frame, path, **options)

@@ -186,7 +186,7 @@ class Overwriting:
             TableDescriptor(
                 Schema.from_columns(columns),
                 bucket_count=info.num_buckets,
-                # with the same bucket keys, rows of a key keep their order, by which some tables
+                # with the same bucket keys rows of a key keep their order, by which tables may
                 # merge them
                 bucket_keys=info.get_bucket_keys() or None,
                 comment=f"New rows of {self._path}, which was created by: {statement}",

@@ -81,7 +81,7 @@ def floor_divide(op: ops.FloorDivide, **kw: Any) -> pl.Expr:
 
 
 def _divisor(op: ops.Binary, **kw: Any) -> pl.Expr:
-    """Return what is divided by; null in the place of a decimal 0, of which Polars makes an error.
+    """Return the divisor; null in place of a decimal 0, for which Polars raises an error.
 
     There is one where either side is a decimal and the other no floating-point number.
     """
@@ -94,7 +94,7 @@ def _divisor(op: ops.Binary, **kw: Any) -> pl.Expr:
 def _fitting(value: pl.Expr, op: ops.Value, *operands: ops.Value) -> pl.Expr:
     """Return numbers in the type of an operation; null for floats that the type cannot hold.
 
-    Such as infinity, and 1e300: one of them would end the whole query.
+    Infinity and 1e300 are such values: one of them would end the whole query.
     """
     strict = not any(operand.dtype.is_floating() for operand in operands)
     return value.cast(PolarsType.from_ibis(op.dtype), strict=strict)
@@ -225,7 +225,7 @@ def _wide(op: ops.Reduction) -> ops.Reduction:
 
 @rule(ops.Sum)
 def total(op: ops.Sum, **kw: Any) -> pl.Expr:
-    """Sum up; of truths Polars makes a UInt32, of which a difference is never negative."""
+    """Sum up; Polars sums booleans as UInt32, of which a difference is never negative."""
     found: pl.Expr = _sum(_wide(op), **kw)
     return found.cast(PolarsType.from_ibis(op.dtype)) if op.arg.dtype.is_boolean() else found
 

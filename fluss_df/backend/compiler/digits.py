@@ -18,7 +18,7 @@ _AS_OPERANDS = (
 
 
 def _sources(relation: ops.Relation, name: str) -> list[ops.Value]:
-    """Return what a column of a relation is made of."""
+    """Return the values from which a column of a relation is computed."""
     if isinstance(relation, ops.Set):
         return [ops.Field(side, name) for side in (relation.left, relation.right)]
     if isinstance(relation, ops.Reference):

@@ -1,4 +1,4 @@
-"""Literals in the type of what they stand beside.
+"""Literals in the type of the other operand.
 
 Beside a FLOAT, Ibis has a DOUBLE, which few numbers with a point are equal to; beside a time or a
 date, a text, which Polars refuses. As literals of the other's type they are pushed down, too.
@@ -35,8 +35,8 @@ def beside(value: ops.Value, other: ops.Value) -> ops.Value:
     if isinstance(kind, dt.Float32) and given.is_numeric() and not given.is_boolean():
         with np.errstate(over="ignore"):
             single = float(np.float32(value.value))
-        # numbers that a FLOAT cannot hold stay (1e300), and whole numbers, which nobody means to
-        # have rounded
+        # numbers that a FLOAT cannot hold stay (1e300), and whole numbers, which are not to be
+        # rounded
         rounded = given.is_integer() and single != value.value
         return value if rounded or math.isinf(single) else ops.Literal(single, dt.float32)
     if given.is_string() and (kind.is_date() or kind.is_time() or kind.is_timestamp()):
@@ -45,7 +45,7 @@ def beside(value: ops.Value, other: ops.Value) -> ops.Value:
 
 
 def single(value: ops.Value, literal: ops.Value) -> ops.Value:
-    """Return what a literal stands beside; as a FLOAT where the literal is one, as Ibis says."""
+    """Return the value beside a literal; as a FLOAT where the literal is one, as in Ibis."""
     is_single = isinstance(value.dtype, dt.Float32) and isinstance(literal.dtype, dt.Float32)
     if is_single and not isinstance(value, (ops.Field, ops.Literal)):
         return ops.Cast(value, dt.float32)
@@ -80,8 +80,7 @@ def _time_of(text: str, kind: dt.DataType, name: str) -> ops.Value:
     digits = fraction[1][:9] if fraction else ""
     if not digits[6:].strip("0") or not FIRST_YEAR <= moment.year <= LAST_YEAR:
         return ops.Literal(moment, kind)
-    # a literal of Ibis has microseconds at most: a time with more digits is read from a text, in
-    # UTC
+    # a literal of Ibis has microseconds at most: more digits are read from a text, in UTC
     if zone is not None:
         moment = moment.astimezone(dtm.UTC)
     whole = moment.replace(tzinfo=None, microsecond=0).isoformat(" ")

@@ -1,4 +1,4 @@
-"""Operations on whole tables that Ibis's Polars backend gives names of columns to.
+"""Operations on whole tables, where Ibis's Polars backend hands names of columns to Polars.
 
 Polars takes some names for patterns (:mod:`fluss_df.io.base.names`), so that these would mean other
 columns.
@@ -26,7 +26,7 @@ _table = translate.dispatch(ops.DatabaseTable)
 
 @rule(ops.DatabaseTable)
 def local_table(op: ops.DatabaseTable, **kw: Any) -> pl.LazyFrame:
-    """Return what the connection has for a name."""
+    """Return the local table of the connection with this name."""
     try:
         found: pl.LazyFrame = _table(op, **kw)
     except KeyError:
@@ -90,11 +90,10 @@ def projected(
         elif isinstance(value, ops.Value):
             made = translate(value, **kw).alias(name)
             if value.shape.is_scalar():
-                # without another column, a constant would be one row, and so would the result of a
-                # function
+                # without another column, a constant or the result of a function would be one row
                 of_function = value.find(ops.RegexSplit, filter=ops.Value)
-                # under a name of its own, because other columns are computed of the column that has
-                # its name
+                # under a name of its own, because others are computed of the column that has its
+                # name
                 own = next(free)
                 constant.append((made.first() if of_function else made).alias(own))
                 made = exact(own).alias(name)

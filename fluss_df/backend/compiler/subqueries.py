@@ -400,8 +400,7 @@ def _attach_aggregate(
     none = values(pl.LazyFrame(schema=rows.frame.collect_schema()), []).collect()[name]
     if none.item() is None:
         return joined, exact(name)
-    # where the value of no rows is not null, as that of a count: a value that is null for some rows
-    # must stay null
+    # A count of no rows is not null, for example. A value that is null for some rows stays null.
     there = gen_name("there")
     joined = _beside(frame, rows, found.with_columns(pl.lit(value=True).alias(there)))
     chosen = pl.when(exact(there)).then(exact(name)).otherwise(pl.lit(none).first())

@@ -126,8 +126,7 @@ def _aligned(values: Sequence[ops.Value], kw: dict[str, Any]) -> list[pl.Expr] |
             if value.dtype.timezone != zone:
                 moment = moment.cast(pl.Datetime("us", zone))
             if finest == 2 and not FIRST_YEAR <= value.value.year <= LAST_YEAR:
-                # far from all values that it is compared with, so that its nanoseconds do not
-                # matter
+                # far from all that it is compared with, so its nanoseconds do not matter
                 made.append(moment)
             else:
                 made.append(moment.cast(kind))
@@ -243,8 +242,7 @@ def strftime(op: ops.Strftime, **kw: Any) -> pl.Expr:
 
 
 _to_timestamp = translate.dispatch(ops.StringToTimestamp)
-# a %f after a point: Polars would take its digits for a number of nanoseconds, and reads a fraction
-# by %.f
+# a %f after a point: Polars reads its digits as a number of nanoseconds, and a fraction by %.f
 _PARSED_FRACTION = re.compile(r"((?<!%)(?:%%)*)\.%f")
 
 
@@ -307,8 +305,8 @@ def between(op: ops.Between, **kw: Any) -> pl.Expr:
     kinds = [value.dtype for value in op.args]
     numbers = all(kind.is_numeric() for kind in kinds) and len(set(kinds)) > 1
     if numbers or (kinds[0].is_date() and any(kind.is_timestamp() for kind in kinds)):
-        # not cast to the type of the argument, in which a bound may be rounded, lose its hours, or
-        # not fit
+        # not cast to the argument's type, in which a bound may be rounded, lose its hours, or not
+        # fit
         at_least: pl.Expr = translate(ops.GreaterEqual(op.arg, op.lower_bound), **kw)
         at_most: pl.Expr = translate(ops.LessEqual(op.arg, op.upper_bound), **kw)
         return at_least & at_most

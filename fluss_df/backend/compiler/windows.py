@@ -290,8 +290,7 @@ def _framed(window: _Window, func: ops.Reduction) -> pl.Expr:
     if ended and not (
         dtype.is_integer() or dtype.is_float() or dtype.is_temporal() or dtype == pl.Boolean
     ):
-        # frames with both ends are reduced by NumPy, which has no whole numbers of 128 bits, and no
-        # texts
+        # NumPy reduces frames with both ends, and has no whole numbers of 128 bits, and no texts
         return _each_frame(window, func)
     if values is not None and isinstance(func, ops.Sum):
         return _reduced(values, "cum_sum", window, dtype)

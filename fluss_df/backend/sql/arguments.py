@@ -1,4 +1,4 @@
-"""What of a statement is read: a part that is not makes the statement one that cannot be run."""
+"""Which parts of statements are read; a statement with any other part is refused."""
 
 from __future__ import annotations
 

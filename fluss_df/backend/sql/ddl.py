@@ -390,7 +390,7 @@ def _partition(path: TablePath, pairs: Sequence[exp.Expr]) -> dict[str, str]:
 
 
 def _pairs(what: str, pairs: Sequence[exp.Expr]) -> dict[str, str]:
-    """Return what stands in (key = 'value', ...)."""
+    """Return the pairs of (key = 'value', ...)."""
     found: dict[str, str] = {}
     for pair in pairs:
         if pair is None:

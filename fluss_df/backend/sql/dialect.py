@@ -39,7 +39,7 @@ class Fluss(Polars):  # type: ignore[misc]
         }
 
     class Parser(Postgres.Parser):  # type: ignore[misc]
-        """What it cannot read is an error, where others pass it on as a command."""
+        """Raises for statements that it cannot parse; other parsers make commands of them."""
 
         # Polars has its own functions of these names: they are handed on as they were written
         FUNCTIONS: ClassVar[dict[str, Any]] = {
@@ -79,8 +79,7 @@ class Fluss(Polars):  # type: ignore[misc]
             **Postgres.Generator.TRANSFORMS,
             exp.NullSafeEQ: lambda self, node: self.binary(node, "<=>"),
             exp.StrPosition: _position,
-            # PostgreSQL cannot round a DOUBLE to digits, so sqlglot would cast it; Polars rounds
-            # all numbers
+            # PostgreSQL cannot round a DOUBLE, so sqlglot would cast it; Polars rounds all numbers
             exp.Round: rename_func("ROUND"),
             exp.TryCast: lambda self, node: self.cast_sql(node, safe_prefix="TRY_"),
             **{

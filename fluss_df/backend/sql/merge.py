@@ -38,7 +38,7 @@ class Side:
     path: TablePath | None = None
 
     def named(self, column: str) -> str:
-        """Return what a column is called among the rows of the statement."""
+        """Return the name of a column among the rows of the statement."""
         return f"{self.alias}.{column}"
 
     def is_named_by(self, parts: Sequence[str]) -> int:
@@ -139,7 +139,7 @@ def target_side(tree: exp.Merge, path: TablePath, info: TableInfo) -> Side:
 
 
 def source_alias(tree: exp.Merge, path: TablePath, target: Side) -> str:
-    """Return what the source of a statement is called."""
+    """Return the alias of the source of a statement."""
     using = tree.args["using"]
     alias = str(using.alias_or_name)
     if not alias:

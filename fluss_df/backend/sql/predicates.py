@@ -64,8 +64,7 @@ _COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 # operators, and other nodes of the same classes of sqlglot
 _OPERATORS = (exp.Binary, exp.Not, exp.Neg, exp.BitwiseNot, exp.In, exp.Between)
 _NOT_GROUPED = (exp.Dot, exp.Escape, exp.PropertyEQ, exp.Kwarg, exp.Slice)
-# functions that Polars computes as UInt32 or Int8, and the names of those without a class in
-# sqlglot
+# functions that Polars computes as UInt32 or Int8, by class or, without a class in sqlglot, by name
 _NARROW = (
     exp.Length,
     exp.BitLength,
@@ -160,7 +159,7 @@ def _from_within(tree: exp.Expr, *kinds: type[exp.Expr]) -> list[Any]:
 
 
 def _of_texts(node: exp.StrPosition | exp.Left | exp.Right) -> exp.Expr:
-    """Return a function of a text with cases before it, of which Polars 2.1 makes what is wrong.
+    """Return a function of texts within a CASE that answers where Polars 2.1 would be wrong.
 
     A position in a null, or of one, is 0 to it, the last characters of a text that has fewer are
     some of them, and the first 0 characters of a null are a text.
@@ -256,7 +255,7 @@ def _escaped(node: exp.Escape) -> exp.Expr:
 
 
 def _type_texts(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
-    """Make times of texts that stand beside times, where Polars makes texts of the times."""
+    """Cast texts to times where the other operand is a time: Polars would cast the time to text."""
     for node in _from_within(tree, *_MIXED, exp.Case, exp.If, *_ORDERED):
         for values in _operands(node):
             kinds = [_kind(value, frames) for value in values]
@@ -347,7 +346,7 @@ def _operands(node: exp.Expr) -> Iterator[list[exp.Expr]]:
 
 
 def _kind(value: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
-    """Return what kind of time an expression is: of a column, or made of one; else None."""
+    """Return the type of an expression where it is a time, by its columns and casts; else None."""
     value = value.unnest()
     if isinstance(value, exp.Column):
         found = type_of(value, frames)

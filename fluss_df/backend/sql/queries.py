@@ -60,7 +60,7 @@ def parse(query: str) -> exp.Expr:
 
 
 def _misspelt(query: str) -> str:
-    """Return what is wrong where the first word is nearly one that begins a statement."""
+    """Return a hint where the first word is nearly one that begins a statement."""
     first = re.match(r"\s*(\w+)", query)
     if first is None or first[1].upper() in _FIRST_WORDS:
         return ""
@@ -71,7 +71,7 @@ def _misspelt(query: str) -> str:
 
 
 def _unread(error: sqlglot.errors.ParseError) -> str:
-    """Return what is wrong and where, of an error of sqlglot."""
+    """Return what is wrong and where, from an error of sqlglot."""
     found = error.errors[0]
     # sqlglot's messages show its objects
     text = re.sub(r"<Token .*?text: (\S*), line.*?>", r"'\1'", found["description"])
@@ -185,8 +185,7 @@ class SqlScope:
             table.set("this", exp.to_identifier(key, quoted=True))
             table.set("db", None)
             table.comments = None
-        # Polars' SQL takes some names for patterns: it gets other names, and the result gets these
-        # back
+        # Polars' SQL takes some names for patterns: these are replaced, and put back in the result
         for key, frame in frames.items():
             frames[key] = _renamed(frame, _plain_name)
         for identifier in tree.find_all(exp.Identifier):
@@ -334,7 +333,7 @@ def _without_database(column: exp.Column, tables: set[tuple[str, str]]) -> None:
 
 
 def _plain_name(name: str) -> str:
-    """Return what Polars' SQL calls a column, or what else has a name."""
+    """Return the name by which Polars' SQL gets a column, or something else with a name."""
     return f"{_PLAIN_PREFIX}{name.encode().hex()}" if is_pattern(name) else name
 
 

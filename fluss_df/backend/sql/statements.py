@@ -52,7 +52,7 @@ class Statements(Merging):
 
     def _named_query(self, frame: pl.LazyFrame, text: str, database: str) -> ir.Table:
         found = self._named(frame)
-        # a copy of the name, because the key of a weak dictionary would be kept alive by this one
+        # a copy, because the name itself would stay alive as long as this dictionary has it
         self._queries[str(found.op().name)] = text, database
         return found
 
@@ -281,7 +281,7 @@ class Statements(Merging):
         return _written(path, result.rows)
 
     def _only_table(self, tree: exp.Update | exp.Delete, what: str) -> TablePath:
-        """Return the table of a statement that speaks of no other."""
+        """Return the table of a statement that names no other table."""
         path = self._written_path(tree.this, what)
         for part in ("from_", "using", "returning", "limit", "order", "with_"):
             if tree.args.get(part):

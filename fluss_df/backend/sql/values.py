@@ -68,7 +68,7 @@ _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 class _MisfitError(Exception):
-    """A literal that is none of a type; the message says what is expected."""
+    """A literal does not fit a type; the message says what is expected."""
 
 
 def typed_rows(
@@ -79,7 +79,7 @@ def typed_rows(
     ``columns`` are those of the values in each row, in their order. ``path`` is the table's, for
     errors. ``compute`` returns the value of an expression that is not a literal.
 
-    Raises FlussError for a row of another length, or a value that is none of its column's type.
+    Raises FlussError for a row of another length, or a value that does not fit its column's type.
     """
     rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in values.expressions]
     for number, row in enumerate(rows, 1):
@@ -99,7 +99,7 @@ def typed_rows(
 def constant(cell: exp.Expr, column: Column, path: TablePath) -> pa.Array:
     """Return the value of a literal for a column, as an array of one.
 
-    Raises FlussError for a literal that is none of the column's type, naming both and where it
+    Raises FlussError for a literal that does not fit the column's type, naming both and where it
     stands.
     """
     require_fitting(cell, column, path)
@@ -107,7 +107,7 @@ def constant(cell: exp.Expr, column: Column, path: TablePath) -> pa.Array:
 
 
 def require_fitting(cell: exp.Expr, column: Column, path: TablePath) -> None:
-    """Raise for a literal that is none of a column's type, naming both and where it stands."""
+    """Raise for a literal that does not fit a column's type, naming both and where it stands."""
 
     def refuse(_: exp.Expr) -> None:
         raise _MisfitError("expected a literal")

@@ -28,7 +28,7 @@ from fluss_df.metadata import VIEW_PROPERTY, TablePath, ViewError
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import Column, DataType, TypeRoot
 
-#: How deep views may speak of views.
+#: How deep views of views may be.
 MOST_VIEWS: Final = 32
 # ZooKeeper takes a megabyte for all that is known of a table
 _LONGEST: Final = 500_000
@@ -90,7 +90,7 @@ class View:
     def of_text(path: TablePath, text: str) -> View:
         """Return the view that was kept.
 
-        Raises FlussError for what is none, or one of a later version.
+        Raises FlussError for a text that is not a view, or is one of a later version.
         """
         try:
             value = json.loads(text)

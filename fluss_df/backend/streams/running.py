@@ -66,7 +66,7 @@ def _windows(aggregate: ops.Aggregate) -> dict[str, ops.Value]:
 
 
 def _made_of(value: ops.Value) -> ops.Value:
-    """Return what computes a column, looking through projections and filters below it."""
+    """Return the expression of a column, looked for through projections and filters."""
     while isinstance(value, ops.Field):
         relation = value.rel
         if isinstance(relation, ops.Project):

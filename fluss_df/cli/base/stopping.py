@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def until_signal() -> Iterator[Callable[[], None]]:
-    """Give what waits for SIGINT or SIGTERM; the program's own handlers are back at the end."""
+    """Yield a function that waits for SIGINT or SIGTERM; restores the handlers at the end."""
     ended = threading.Event()
     before = {
         number: signal.signal(number, lambda *_: ended.set())

@@ -123,8 +123,7 @@ def _filter(
     which = ResourceFilter()
     if resource is not None:
         kind, named, _ = resource.partition(":")
-        # "table:" has an empty name, as from a script's empty variable, and does not mean all
-        # tables
+        # "table:" has an empty name, as from a script's empty variable: it is not all tables
         if named or ResourceType.parse(kind) == ResourceType.CLUSTER:
             known = Resource.parse(resource)
             which = ResourceFilter(known.type, known.name)

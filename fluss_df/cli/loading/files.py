@@ -304,7 +304,7 @@ class Source:
     def frames(self, kinds: Mapping[str, pl.DataType]) -> Iterator[pl.DataFrame]:
         """Give the rows of a file of text, as values of the types.
 
-        Raises FlussError for a text that is none of its column's type, with line, column and text.
+        Raises FlussError for a text that does not fit its column's type, with its line and column.
         """
         row = 0
         for frame in self.texts(kinds):

@@ -81,8 +81,7 @@ class ClassData:
                 "option": _FILE_OPTION,
                 "list": str(merged),
             }
-            # the program moves itself to the background at once, so that this process has no child
-            # to wait for
+            # the program goes to the background at once, so this process has no child to wait for
             subprocess.run(
                 [sys.executable, "-I", str(_MAKER), json.dumps(orders)],
                 stdin=subprocess.DEVNULL,

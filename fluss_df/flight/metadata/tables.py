@@ -189,7 +189,7 @@ def _databases(session: Session, asked: Any, pattern: str) -> list[str]:
 
 
 def _like(asked: Any, field: str) -> Callable[[list[str]], list[str]]:
-    """Return what sorts out the names that fit a pattern of LIKE.
+    """Return a function that keeps the names which fit a pattern of LIKE.
 
     A backslash makes a character plain. It takes no longer than names and pattern are long,
     whatever the pattern is.

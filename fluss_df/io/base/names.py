@@ -1,4 +1,4 @@
-"""The way from the name of a column to Polars, which takes some names for patterns.
+"""Names of columns for Polars, which takes some names for patterns.
 
 ``pl.col("*")`` and ``frame.select("*")`` are all columns, and ``"^a.*$"`` those that match. A Fluss
 table may have columns that are called so.
@@ -38,8 +38,7 @@ def exact_fields(value: pl.Expr, names: Iterable[str]) -> list[pl.Expr]:
     names = list(names)
     if not any(is_pattern(name) for name in names):
         return [value.struct.field(name) for name in names]
-    # Polars panics where a field has such a name, even if it is taken by index: so the fields are
-    # renamed
+    # Polars panics where a field has such a name, even if taken by index: so fields are renamed
     places = [f"f{at}" for at in range(len(names))]
     renamed = value.struct.rename_fields(places)
     return [renamed.struct.field(p).alias(n) for p, n in zip(places, names, strict=True)]

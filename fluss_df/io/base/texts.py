@@ -192,7 +192,7 @@ def decoded(name: str, kind: pl.DataType) -> pl.Expr:
 
 
 def typed(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
-    """Return texts as values; null where a text is none of the type."""
+    """Return texts as values; null where a text is not a value of the type."""
     match kind:
         case pl.Map():
             return typed(value, _entries(kind)).cast(kind)

@@ -1,4 +1,4 @@
-"""Holding a checkpoint against what its run has written into a table."""
+"""Compares a checkpoint with what its run has written into a table."""
 
 from __future__ import annotations
 

@@ -92,8 +92,7 @@ def refuse_nested(to: Destination, checkpoint: str | os.PathLike[str]) -> None:
     if callable(to) or isinstance(to, TablePath):
         return
     folder = local_folder("to", to).resolve()
-    # checked even where the name is that of a table: the checkpoint would make a folder of this
-    # name
+    # checked even where this names a table: the checkpoint would make a folder of that name
     if folder not in (inner, *inner.parents):
         return
     text = (
@@ -114,8 +113,7 @@ def refuse_source(
         return
     if source is not target:
         # The connection may be another one to the same cluster, by another of its addresses.
-        # Servers are compared too, because a cluster that was restored from a backup has the same
-        # tables.
+        # Servers are compared too, because a cluster restored from a backup has the same tables.
         servers = [
             {(node.host, node.port) for node in connection.get_admin().get_server_nodes()}
             for connection in (source, target)

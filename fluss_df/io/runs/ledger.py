@@ -403,7 +403,7 @@ class TableLedger:
         self._await_all(entry, wanted, firsts)
 
     def _in_partitions_there(self, number: int, entry: _Entry) -> _Entry:
-        """Return what of a batch goes to partitions that are there."""
+        """Return the parts of a batch whose partitions still exist."""
         if not self._info.is_partitioned():
             return entry
         admin = self._connection.get_admin()

@@ -283,7 +283,7 @@ class _Target(contextlib.AbstractContextManager["_Target"]):
         raise NotImplementedError
 
     def noted(self) -> dict[str, Any]:
-        """Return what a commit is to say besides numbers of rows."""
+        """Return the notes of a commit besides numbers of rows."""
         return {}
 
     def committed(self) -> tuple[Link | None, bool]:

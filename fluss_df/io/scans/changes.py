@@ -87,7 +87,7 @@ def table_columns(info: TableInfo, kind: ChangeTable, names: Iterable[str]) -> t
 
 
 class ChangeRows:
-    """What is read of a changelog for some columns of its changes, and how these are made of it."""
+    """The columns of a changelog to read for some columns of changes, and how to compute these."""
 
     def __init__(self, info: TableInfo, kind: ChangeTable, names: Sequence[str]) -> None:
         self.kind = kind

@@ -179,7 +179,7 @@ def _prune(
     partitions: Sequence[PartitionInfo],
     usable: Sequence[Conjunct],
 ) -> Pruned:
-    """Return what is to be read of the buckets that a scan asks for."""
+    """Return which of the buckets that a scan asks for have to be read."""
     if source.pinned is None:
         buckets = chosen_buckets(info, source, partitions)
     else:
@@ -190,7 +190,7 @@ def _prune(
 def _server_filter(
     info: TableInfo, source: ScanSource, conditions: Sequence[Conjunct]
 ) -> ServerFilter | None:
-    """Return what of the conditions servers can judge log batches by."""
+    """Return the filter by which servers leave out log batches, made from the conditions."""
     if source.changes is not None:
         # all columns of changes are read, so servers cannot judge them
         return None
@@ -210,8 +210,7 @@ def usable_conditions(source: ScanSource, conditions: Sequence[Conjunct]) -> lis
     """Return the conditions that say something of partitions, buckets or offsets."""
     if source.changes is not ChangeTable.BINLOG:
         return list(conditions)
-    # the rows of a binlog are in columns of structs: a column with the name of one of the table is
-    # not it
+    # a binlog's rows are in columns of structs: a column called like one of the table is not it
     return [c for c in conditions if c.columns <= {*source.metadata_columns}]
 
 
@@ -338,8 +337,8 @@ class _BoundsQuestion:
                 return {b: given.get((b.partition_name, b.bucket_id), default[b]) for b in last}
             assert isinstance(choice, tuple)
             at = found[OffsetSpec.timestamp(choice[0])]
-            # a moment that has not come yet by the clock of a bucket's server is after all of its
-            # rows
+            # a moment that has not come yet by the clock of a server is after all rows of its
+            # buckets
             return {
                 b: last[b] if (offset := at[key]) is None else offset
                 for key, b in self._buckets.items()

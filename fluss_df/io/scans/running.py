@@ -15,8 +15,7 @@ from fluss_df.io.scans.report import ScanReport, ScanRun, watching
 
 # the longest wait without giving Polars a chance to end the query
 _WAIT_S: Final = 0.2
-# bytes that Polars gets at once: half as many take a quarter more processor time, twice as many 20
-# MB
+# bytes that Polars gets at once: half as many take 25 % more processor time, twice as many 20 MB
 _PART_BYTES: Final = 1 << 20
 
 

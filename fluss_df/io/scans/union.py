@@ -82,8 +82,7 @@ def pin_lake(source: ScanSource, info: TableInfo) -> PinnedLake | None:
             if error.error_code == ErrorCode.LAKE_SNAPSHOT_NOT_EXIST:
                 _require_rows_in_fluss(source, info)
                 return None
-            # the coordinator may read a file that it deletes when the next snapshot is there: ask
-            # again
+            # the coordinator reads a file that it deletes when there is a newer snapshot: ask again
             if not left or error.error_code != ErrorCode.UNKNOWN_SERVER_ERROR:
                 raise
             time.sleep(_PAUSE_S)
@@ -129,7 +128,7 @@ def _require_rows_in_fluss(source: ScanSource, info: TableInfo) -> None:
 
 
 def opened_lake(info: TableInfo, snapshot_id: int) -> LakeSnapshotFiles[Any]:
-    """Return what a snapshot of the lake table of a table is made of."""
+    """Return the files of a snapshot of the lake table of a table."""
     return _opened(_Key(info), snapshot_id, snapshot_mark(info, snapshot_id))
 
 

@@ -80,7 +80,7 @@ class Target:
 
     @property
     def existing(self) -> TableInfo:
-        """What the server says of a table that is there already."""
+        """The server's description of the table, which must exist already."""
         assert self.info is not None
         return self.info
 
@@ -277,7 +277,7 @@ def check_layout(info: TableInfo, layout: TableLayout) -> None:
 def resolve_mode(
     path: TablePath, descriptor: TableDescriptor, mode: str, change_type_column: str | None
 ) -> str:
-    """Return what the mode means for a table; raise when the table does not take it."""
+    """Return the mode of a write to a table; raise when the table does not permit it."""
     keys = ", ".join(descriptor.schema.primary_keys)
     if mode == "auto":
         mode = "upsert" if keys else "append"

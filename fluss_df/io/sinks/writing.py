@@ -155,7 +155,7 @@ class Writing:
         error.args = (error.message, error.error_code)
 
     def buckets(self) -> tuple[BucketResult, ...]:
-        """Return what is acknowledged, by partition and bucket."""
+        """Return how many rows are acknowledged, by partition and bucket."""
         return tuple(self._writer.offsets())
 
     def partitions_created(self) -> tuple[str, ...]:

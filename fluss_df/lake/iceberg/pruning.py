@@ -95,7 +95,7 @@ def _value(literal: pa.Scalar) -> Any:
 
 
 def file_filter(table: Table, predicates: Sequence[Predicate]) -> Callable[[DataFile], bool]:
-    """Return what says whether a data file may have rows that satisfy all of some predicates.
+    """Return a function that tells whether a data file may have rows that satisfy all predicates.
 
     By the values of its partition, and the least and greatest values of its columns. A predicate
     that Iceberg cannot judge keeps every file.
@@ -108,8 +108,7 @@ def file_filter(table: Table, predicates: Sequence[Predicate]) -> Callable[[Data
         with contextlib.suppress(Exception):
             expression = _ToIceberg().visit(predicate)
             bind(schema, expression, case_sensitive=True)
-            # IN with an empty list becomes a constant, so binding does not find that a column is
-            # missing
+            # IN with an empty list is a constant: binding it does not find that a column is missing
             ids = {schema.find_field(name).field_id for name in predicate.columns()}
             kept.append(expression)
             named |= ids

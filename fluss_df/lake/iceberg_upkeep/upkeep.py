@@ -9,7 +9,7 @@ from fluss_df.schema import TableInfo
 
 
 class IcebergUpkeep:
-    """An Iceberg table that is looked after; see :class:`LakeUpkeep`."""
+    """Expires snapshots, and removes files that none has; see :class:`LakeUpkeep`."""
 
     def __init__(self, info: TableInfo) -> None:
         self._info = info

@@ -1,4 +1,4 @@
-"""What a manifest says of a data file: its names of columns, counts, least and greatest values."""
+"""The statistics of a data file in its manifest: counts, least and greatest values of columns."""
 
 from __future__ import annotations
 

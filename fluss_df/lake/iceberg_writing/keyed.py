@@ -121,8 +121,7 @@ def _out_of_bounds(file: DataFile, key: str, touched: pl.DataFrame, files: LakeF
     field = files.table.schema().find_field(key)
     values = touched[key]
     if values.dtype in (pl.Date, pl.Datetime):
-        # some moments of tables have no value in Python: numbers are compared, which Iceberg has,
-        # too
+        # some moments of tables have no value in Python: numbers are compared, as Iceberg has them
         values = values.to_physical()
     if not values.dtype.is_integer() or not isinstance(field.field_type, PrimitiveType):
         # values of other types differ between Polars and Iceberg in Python

@@ -50,7 +50,7 @@ class IcebergWritten(Written):
 class IcebergTaskWriter:
     """Writes the tasks of one table's round, as planned with the lake snapshot ``snapshot_id``.
 
-    There is None before the first snapshot. ``files`` are those of a primary-key table in the
+    The id is None before the first snapshot. ``files`` are those of a primary-key table in the
     snapshot; None has the writer find them.
     """
 
@@ -84,10 +84,7 @@ class IcebergTaskWriter:
         return self._lake
 
     def write(self, task: WriteTask) -> Written:
-        """Write a task's files.
-
-        Raises FlussError: nothing of the task is left then.
-        """
+        """Write a task's files; where that raises, none of them is left."""
         fields = self._lake.table.spec().fields
         if len(task.partition) != len(fields):
             raise FlussError(
@@ -140,11 +137,12 @@ class IcebergTaskWriter:
         return result
 
     def _touched(self, split: Split, existing: PartitionFiles, result: Written) -> pl.DataFrame:
-        """Return the keys of a bucket whose current rows come, where the lake has rows of it.
+        """Return the keys in a bucket whose rows in the lake are replaced by its current ones.
 
-        Of a partition that was dropped, and made again: rows of other keys stay, as of any
-        partition that was dropped. The rows that come are read later than these keys, and the
-        bucket's end is that of the keys: changes between are read again.
+        The lake has rows of the bucket where its partition was dropped, and made again. Rows of
+        other keys stay in the lake, as those of any dropped partition do. The current rows are
+        read after these keys, and the bucket's end is that of the keys: changes in between are
+        read again.
         """
         import polars as pl
 

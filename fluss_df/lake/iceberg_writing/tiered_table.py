@@ -1,4 +1,4 @@
-"""An Iceberg table as what a round of tiering is planned with, and committed to."""
+"""An Iceberg table as rounds of tiering use it: to plan, to write and to commit."""
 
 from __future__ import annotations
 

@@ -96,8 +96,7 @@ def merged(
         keys = order.select(names)
         group = keys.select(pl.struct(names).rle_id()).to_series().to_numpy().astype(np.int64)
         _require_order(rows, owners[rows], group, edge, keys, path)
-        # a run that has more rows may have further keys after its last one here: stop at the least
-        # of these
+        # a run that has more rows may go on after its last key here: stop at the least of these
         last = np.zeros(len(sources), dtype=np.int64)
         np.maximum.at(last, owners[rows], group)
         fence = int(last[more].min()) if more.any() else int(group[-1])

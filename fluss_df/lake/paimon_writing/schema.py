@@ -22,8 +22,7 @@ _SEQUENCE: Final = ("_SEQUENCE_NUMBER", pa.int64(), 2147483646)
 _KIND: Final = ("_VALUE_KIND", pa.int8(), 2147483645)
 _KEY_PREFIX: Final = "_KEY_"
 _KEY_IDS: Final = 1073741823
-# types of partition columns whose values have one form in names of folders in all of Java's
-# releases
+# partition columns of these types have one form in names of folders in all of Java's releases
 _FOLDERS: Final = TEXTS | {"TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "BOOLEAN", "DATE"}
 _SIMPLE: Final = {
     "BOOLEAN": pa.bool_(),

@@ -1,4 +1,4 @@
-"""What a manifest says of the values of a file: the least and greatest of each column."""
+"""The statistics of a file in its manifest: the least and greatest value of each column."""
 
 from __future__ import annotations
 

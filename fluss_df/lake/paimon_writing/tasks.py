@@ -39,7 +39,7 @@ Sequences = Mapping[tuple[bytes, int], int]
 class PaimonTaskWriter:
     """Writes the tasks of one table's round; see :class:`TaskWriter`.
 
-    The round was planned with the lake snapshot ``snapshot_id``; there is None before the first. Of
+    The round was planned with the lake snapshot ``snapshot_id``, None before the first one. Of
     a primary-key table, ``sequences`` has the greatest sequence numbers in that snapshot.
     """
 

@@ -1,4 +1,4 @@
-"""A Paimon table as what a round of tiering is planned with, and committed to."""
+"""A Paimon table as rounds of tiering use it: to plan, to write and to commit."""
 
 from __future__ import annotations
 
@@ -90,8 +90,7 @@ class PaimonLake(TieredLake):
         return commit_snapshot(self._table, self._schema, self._base, files, properties)
 
     def compacted(self, properties: Mapping[str, str]) -> int | None:  # noqa: D102
-        # off unless asked for, as in Flink's service: tables may have a compaction job of Paimon's
-        # own
+        # off by default as in Flink's service: Paimon may have a compaction job of its own
         if self.info.get_properties().get(_AUTO, "false").lower() != "true":
             return None
         return compact(self._table, self._schema, properties)

@@ -27,7 +27,7 @@ _CHANGELOG_STAYS: Final = ("changelog.num-retained", "changelog.time-retained")
 
 
 class PaimonUpkeep:
-    """A Paimon table that is looked after; see :class:`LakeUpkeep`."""
+    """Expires snapshots, and removes files that none has; see :class:`LakeUpkeep`."""
 
     def __init__(self, options: LakeOptions) -> None:
         self._table = TableFiles(options)
@@ -49,8 +49,7 @@ class PaimonUpkeep:
         gone = [read_said(self._table, number) for number in old]
         stays = [read_said(self._table, number) for number in kept]
         stays += self._tagged()
-        # a file that one snapshot lacks is in no later one, so of the kept ones the oldest is
-        # enough
+        # a file that one snapshot lacks is in no later one: the oldest of the kept ones is enough
         having = [stays[0], *stays[len(kept) :]]
         names = {name for said in having for name in self._rows(said)}
         needed = {path for said in stays for path in self._manifests(said)}

@@ -1,4 +1,4 @@
-"""What the upkeep wants of a lake table, whatever its format."""
+"""The interface of lake tables for their upkeep, whatever the format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class LakeUpkeep(Protocol):
-    """A lake table whose old snapshots go, and files that no snapshot has."""
+    """Expires old snapshots of a lake table, and removes files that no snapshot has."""
 
     def expire(self, age_s: float) -> tuple[int, int] | None:
         """Expire old snapshots; return how many, and how many files were deleted.

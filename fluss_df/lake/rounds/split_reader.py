@@ -74,7 +74,7 @@ class SplitReader:
             result.offsets[split.key] = scanner.offsets[split.bucket]
 
     def scanner(self, split: Split, columns: list[str] | None = None) -> SnapshotScanner:
-        """Return what reads some columns of the current rows of a bucket; None for all."""
+        """Return a scanner of the current rows of a bucket, for some columns; None for all."""
         name = split.partition_name
         return SnapshotScanner(
             self._connection,

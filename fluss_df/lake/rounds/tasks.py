@@ -17,7 +17,7 @@ from fluss_df.schema import TableInfo
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """What is written by itself; plain values that pickle.
+    """A part of a round that can be written independently; plain values that pickle.
 
     ``partition`` has the values of the fields by which the lake table is partitioned. ``split`` is
     the part of the log to write. Where it is None, the partition's rows are written again without
@@ -108,8 +108,7 @@ class InThreads:
                 for future in futures:
                     future.result()
         finally:
-            # after an interrupt, too: the files of tasks that ended have to be known, to delete
-            # them
+            # after an interrupt, too: files of ended tasks must be known, to be deleted
             written += [
                 future.result()
                 for future in futures

@@ -1,4 +1,4 @@
-"""What a round of tiering wants of a lake table, whatever its format."""
+"""The interface of lake tables for rounds of tiering, whatever the format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LakeMovedError(NotCommittedError):
 
 
 class TieredLake(ABC):
-    """The lake table of a table, as it was when it was opened: what a round is planned with."""
+    """The lake table of a table, as it was when it was opened; a round is planned with it."""
 
     def __init__(self, info: TableInfo) -> None:
         self.info = info
@@ -40,18 +40,18 @@ class TieredLake(ABC):
 
     @abstractmethod
     def tasks(self, splits: Sequence[Split]) -> list[WriteTask]:
-        """Return what is to be written for parts of the log, and what the lake needs besides."""
+        """Return the tasks that write parts of the log, and those that the lake itself needs."""
 
     @abstractmethod
     def writer(self, connection: ClientContext) -> TaskWriter:
-        """Return what writes these tasks.
+        """Return the writer of the tasks.
 
         Raises FlussError where the columns of the lake table are not those of the table.
         """
 
     @abstractmethod
     def writer_at(self, connection: ClientContext, snapshot_id: int | None) -> TaskWriter:
-        """Return what writes tasks of a round that another process planned with a snapshot."""
+        """Return the writer of tasks that another process planned with a snapshot."""
 
     @abstractmethod
     def commit(self, written: Sequence[Written], properties: Mapping[str, str]) -> int:

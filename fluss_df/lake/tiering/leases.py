@@ -22,7 +22,7 @@ HEARTBEAT_S = 10.0
 
 
 class Leases:
-    """What a service holds; heartbeats come from a thread of its own.
+    """The leases that a service holds; a thread of its own sends heartbeats.
 
     The coordinator gives a table to another service two minutes after the last heartbeat. A service
     that was killed leaves its tables for as long, unless it wrote them into ``file``: the next one

@@ -42,8 +42,7 @@ class RoundPlan:
         try:
             known = self._coordinator.known_snapshot(self._path)
         except FlussError as error:
-            # Fluss was told of an older snapshot after a newer one, and had deleted the offsets of
-            # that
+            # Fluss learned of an older snapshot late, and had deleted the offsets of it by then
             broken = error.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
             if not broken or newest is None or newest.offsets is None:
                 raise

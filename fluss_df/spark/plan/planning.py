@@ -215,8 +215,7 @@ class TableScan:
                 return self.tasks(pushed)
             tasks = self.log_tasks(source, predicate, plan.splits)
             if not self._reads_lake:
-                # expired rows may be left out only where there is no lake: with one, they are in
-                # the lake
+                # without a lake, expired rows may be left out; with one, they are in the lake
                 later = from_log_start(source, self.info)
                 tasks = [
                     dataclasses.replace(task, from_log_start=all(map(later, task.splits)))

@@ -254,8 +254,7 @@ def _narrowed(
             for each in (zone, given.timezone)
         }
         if len(meant) > 1:
-            # one filter has one zone: the query's condition is left out, because Spark evaluates it
-            # anyway
+            # one filter has one zone: without the query's condition, which Spark evaluates anyway
             return options
         # the line break ends a comment at the end of the given filter
         zone, condition = given.timezone, f"({given.filter}\n) AND ({scan.filter})"
@@ -346,8 +345,7 @@ def _candidates(
                     continue
                 try:
                     converter.convert(own)
-                    # checked here, because sqlglot may write the condition in a form that the scan
-                    # does not take
+                    # checked, because sqlglot may write what the scan does not take
                     parse_filter(text, schemas[at], zone, mentions[at].table)
                 except FlussError:
                     continue

@@ -65,7 +65,7 @@ def _log(connection: FlussConnection, info: TableInfo, task: ReadTask) -> Iterat
 
 
 def _server_filter(info: TableInfo, task: ReadTask) -> ServerFilter | None:
-    """Return by what servers may leave out batches; the task filters the rows of the others."""
+    """Return the filter by which servers leave out batches; the task filters the other rows."""
     if task.predicate is None:
         return None
     own = set(info.get_column_names()) - set(task.metadata_columns)

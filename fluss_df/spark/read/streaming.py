@@ -166,8 +166,8 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         more = {"began": start["offsets"]} if initial else {}
         if again:
-            # the log was put back to an earlier state: Spark continues from its own offsets, which
-            # are later
+            # the log was put back to an earlier state: Spark's own offsets, where it goes on, are
+            # later
             more["again"] = again
         clock = moment_after(scan.connection, scan.info, stops)
         return to_json(scan, stops, clock=clock, **more)

@@ -63,8 +63,7 @@ class AllOrNothingWriter(DataSourceArrowWriter):
                 " key: a write that failed is completed by writing the same rows once more"
             )
         self._table_id = target.existing.table_id
-        # the name goes to the tasks with this object; by the time in it, what was left over is
-        # recognised
+        # the name goes to the tasks with this object; its time shows later what was left over
         self._name = write_name(time.time())
         self._ledger().create()
 

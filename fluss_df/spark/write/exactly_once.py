@@ -140,7 +140,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         ledger.clean(batchId)
 
     def asked(self, batch: int, messages: list[StagedMessage], info: TableInfo) -> Identity:
-        """Return by what a batch is told from another one of its number."""
+        """Return the identity of a batch, which another one of its number does not have."""
         return Identity(
             read=read_of_batch(self._options.checkpoint, batch),
             content=sum_of_contents(message.content for message in messages),
@@ -148,7 +148,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         )
 
     def publisher(self, target: Target, ledger: Ledger) -> Publisher:
-        """Return what publishes the batches of a query."""
+        """Return the publisher of the batches of a query."""
         losses = Losses(
             "fail" if self._options.fail_on_data_loss else "ignore",
             "option 'fail.on.data.loss' with 'false' goes on without them",

@@ -1,4 +1,4 @@
-"""By what a batch of a stream is told from another one of the same number.
+"""How a batch of a stream is told apart from another one of the same number.
 
 A query whose checkpoint went back gives its batches the numbers that they had, and other rows. The
 ledger says which rows were written under a number: by what the batch read of its sources, where
@@ -38,7 +38,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """By what a batch is told from another one of its number; see :class:`Manifest`."""
+    """What tells a batch apart from another one of its number; see :class:`Manifest`."""
 
     read: str | None
     content: str | None

@@ -144,7 +144,7 @@ def _whole(frame: pl.DataFrame) -> str:
 
 
 def _redacted(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return what SHOW CREATE TABLE told without the secrets in it."""
+    """Return the result of SHOW CREATE TABLE without the secrets in it."""
     if frame.columns != ["statement"] or frame.height != 1 or frame.dtypes != [pl.String]:
         return frame
     return pl.DataFrame({"statement": [texts.statement(frame.item() or "")]})

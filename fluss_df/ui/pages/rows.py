@@ -204,7 +204,7 @@ def _newest(state: State, info: TableInfo, filled: Ranges, wanted: int) -> Range
 
 
 def _only(info: TableInfo, chosen: Ranges, filled: Ranges) -> dict[str, Any]:
-    """Return what has a scan read some buckets only, from some offsets on.
+    """Return arguments by which a scan reads only some buckets, from some offsets on.
 
     Partitions and buckets are chosen apart: other pairs of them are read from their end on.
     """
@@ -261,7 +261,7 @@ def _key_of(column: Column, kind: pa.DataType, given: Mapping[str, str]) -> pa.A
 
 
 def value_of(column: Column, text: str) -> Any:
-    """Return what somebody typed as a value of a column.
+    """Return a typed text as a value of a column.
 
     Raises FlussError where it is none, saying how such values are written.
     """

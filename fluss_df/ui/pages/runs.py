@@ -89,7 +89,7 @@ class _Lags:
         )
 
     def table(self, path: TablePath) -> TableInfo:
-        """Return what there is to know of a table; raise FlussError where the time is over."""
+        """Return the description of a table; raise FlussError where the time is over."""
         if time.monotonic() > self._end:
             raise FlussError(f"not asked: the page took {_LONGEST_S:g} s for the runs before it")
         return self._state.admin.get_table_info(path)

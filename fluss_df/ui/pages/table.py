@@ -26,7 +26,7 @@ _ON: Final = "true"
 
 @dataclass(frozen=True, slots=True)
 class LakeHalf:
-    """What of a table is in the data lake.
+    """The part of a table that is in the data lake.
 
     Parameters
     ----------

@@ -187,7 +187,7 @@ def _is_sayable(moments: pl.Series, kind: pl.Datetime) -> bool:
 
 
 def _python(values: pl.Series) -> list[Any]:
-    """Return values of Python; texts in the place of times, where some are none of Python.
+    """Return values of Python; texts in place of times, where Python lacks some of them.
 
     Python's years have four digits, those of Fluss seven; and it has no nanoseconds.
     """

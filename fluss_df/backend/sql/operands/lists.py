@@ -1,4 +1,4 @@
-"""Lists that SQL makes rows of: an empty list, or null, is none, of which Polars makes a null."""
+"""UNNEST: an empty or null list gives no row in SQL; Polars gives a row with a null."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _has(
 
 
 def _tables(select: exp.Select, joins: int | None = None) -> list[exp.Expr]:
-    """Return what FROM and the first joins name, but for lists."""
+    """Return the tables that FROM and the first joins name, without UNNEST."""
     parts = [from_of(select), *(select.args.get("joins") or ())[:joins]]
     tables = [part.this for part in parts if part is not None]
     return [table for table in tables if not isinstance(table, exp.Unnest)]

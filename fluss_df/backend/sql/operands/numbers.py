@@ -50,7 +50,7 @@ def make_room(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
 
 
 def _make_room_for_hours(node: exp.Binary, frames: Mapping[str, pl.LazyFrame]) -> None:
-    """Make a time of a date that stands beside an interval with parts of a day."""
+    """Cast a date to a time where an interval with parts of a day is added or subtracted."""
     for side, other in ((node.this, node.expression), (node.expression, node.this)):
         interval = other.unnest()
         if not isinstance(interval, exp.Interval) or not _PARTS_OF_DAYS.search(interval.sql()):
@@ -61,7 +61,7 @@ def _make_room_for_hours(node: exp.Binary, frames: Mapping[str, pl.LazyFrame]) -
 
 
 def _make_room_for_literal(node: exp.Binary, frames: Mapping[str, pl.LazyFrame]) -> None:
-    """Make an INT of what is of a narrower type and stands beside a whole number, an INT."""
+    """Cast an operand of a narrower type to INT where the other one is a whole number, an INT."""
     for side, other in ((node.this, node.expression), (node.expression, node.this)):
         literal, value = number_in(other), side.unnest()
         if isinstance(value, exp.Neg):

@@ -28,7 +28,7 @@ Groups = Sequence[tuple[exp.Expr, list[exp.Expr]]]
 
 
 def align_times(tree: exp.Expr, groups: Groups, frames: Mapping[str, pl.LazyFrame]) -> None:
-    """Cast times that stand beside each other to the finest precision among them.
+    """Cast times that are operands of one node to the finest precision among them.
 
     The query is changed in place. ``groups`` has its nodes whose operands need one type, inner
     nodes first, each with these operands. ``frames`` has the tables by name.
@@ -54,8 +54,7 @@ def _keep_digits(cast: exp.Cast) -> None:
         return
     literal = _literal(cast.this.unnest())
     if literal is not None and cast.to.this in _NO_PRECISION and not _in_reach(literal):
-        # Polars turns such a text into a time of another year; when casting a time, it reports the
-        # range
+        # Polars makes a time of another year of such a text; when it casts a time it raises
         literal.replace(_cast(literal, _is_zoned(cast), 1))
 
 
