@@ -383,6 +383,8 @@ def test_groups_whose_lists_are_unnested_are_ordered_by_what_their_rows_say(
         ("'1' < id", "a number is compared with a text"),
         ("id IS DISTINCT FROM '1'", "a number is compared with a text"),
         ("NULLIF(id, '1') IS NULL", "a number is compared with a text"),
+        ("CASE id WHEN '1' THEN true END", "a number is compared with a text"),
+        ("CASE s WHEN 1 THEN true END", "a text is compared with a number: write '1'"),
         ("CAST(s AS DOUBLE) = s", "a number is compared with a text: CAST one of both"),
     ],
 )

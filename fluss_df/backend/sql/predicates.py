@@ -282,7 +282,7 @@ def _type_numbers(node: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
     for values in groups[1:] if isinstance(node, exp.Case) else groups:
         kinds = [_number_or_text(value.unnest(), frames) for value in values]
         number = next((kind for kind in kinds if kind is not None and kind.is_numeric()), None)
-        if isinstance(node, (*_ORDERED, exp.Nullif)) and number is not None and pl.String in kinds:
+        if number is not None and pl.String in kinds:
             text = values[kinds.index(pl.String())].unnest()
             way_out = "leave the quotes out, or " if isinstance(text, exp.Literal) else ""
             raise FlussError(
@@ -290,7 +290,7 @@ def _type_numbers(node: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
                 f" {'DECIMAL' if number == pl.Decimal else 'number'} is compared with a text:"
                 f" {way_out}CAST one of both{spot(text)}"
             )
-        if isinstance(node, _ORDERED) and any(number_in(value) is not None for value in values):
+        if any(number_in(value) is not None for value in values):
             asked = (v for v in values if not isinstance(v.unnest(), (exp.Literal, exp.Neg)))
             if pl.String in kinds or any(asked_type(v, frames) == pl.String for v in asked):
                 _refuse_numbers(node, values, pl.String())
