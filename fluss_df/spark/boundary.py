@@ -24,7 +24,7 @@ _WORDS = (
     ("mode='", "write.mode='"),
     ("change_type_column=", "operation.column="),
     ("start: offset", "starting.offsets: offset"),
-    ("; start='", "; starting.offsets='"),
+    ("start='", "starting.offsets='"),
     ("partitions=(", "option 'partitions' with ("),
     ("buckets: table", "option 'buckets': table"),
 )
