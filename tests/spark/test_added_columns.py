@@ -150,7 +150,10 @@ def test_what_is_refused(engine: FlussConnection) -> None:
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        (YearMonthIntervalType(0, 1), "is interval year to month, which Fluss has no type for"),
+        (
+            YearMonthIntervalType(0, 1),
+            "is interval year to month, which cannot be written: cast it",
+        ),
         (DayTimeIntervalType(), "cast it to an integer first|cast it to int64"),
     ],
 )

@@ -30,8 +30,8 @@ def arrow_schema(schema: StructType, what: str) -> pa.Schema:
             (made,) = to_arrow_schema(StructType([field]), timezone="UTC")
         except PySparkException:
             raise SchemaMismatchError(
-                f"{what}: column '{field.name}' is {field.dataType.simpleString()}, which Fluss has"
-                " no type for: cast it first, or leave it out"
+                f"{what}: column '{field.name}' is {field.dataType.simpleString()}, which cannot be"
+                " written: cast it first, or leave it out"
             ) from None
         fields.append(made.with_nullable(True))
     return pa.schema(fields)
