@@ -168,12 +168,11 @@ def test_types_that_fluss_has_not(engine: FlussConnection, kind: Any, told: str)
 
 
 @pytest.mark.parametrize("kind", ["at-least-once", "exactly-once", "upserts"])
-def test_on_spark(classic_spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_on_spark(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """A task of the stream adds the column, as another program would; then it goes on.
 
     An upsert, which would make the column null in rows that have it, does not go on.
     """
-    classic_spark.dataSource.register(FlussDataSource)
     with EmbeddedFluss(None, port=0) as server, server.connection() as connection:
         address = str(server.address)
         admin = connection.get_admin()
@@ -192,7 +191,7 @@ def test_on_spark(classic_spark: SparkSession, tmp_path: Path, kind: str) -> Non
                 there.get_admin().alter_table(path, add_columns=pa.schema({"more": pa.int32()}))
 
         for stop in (5, 8):
-            reader = classic_spark.readStream.format("fluss").option("connection", address)
+            reader = spark.readStream.format("fluss").option("connection", address)
             stream = reader.load(str(source)).mapInArrow(adding, "id bigint, part string")
             writer = stream.writeStream.format("fluss").option("connection", address)
             if kind != "upserts":
