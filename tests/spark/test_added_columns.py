@@ -36,6 +36,16 @@ MORE = pa.schema({"more": pa.int32()})
 BOTH = pa.schema([*SCHEMA, *MORE])
 
 
+@pytest.fixture(params=["engine", "cluster"])
+def server(request: pytest.FixtureRequest) -> Iterator[FlussConnection]:
+    """An engine, and a real server: both take batches of a schema before the newest."""
+    named = {"engine": "engine", "cluster": "connection"}
+    made: FlussConnection = request.getfixturevalue(named[request.param])
+    yield made
+    for database in ("added", "sinks"):
+        made.get_admin().drop_database(database, ignore_if_not_exists=True, cascade=True)
+
+
 class Write:
     """A table of an engine, and writers of its source as Spark makes them."""
 
@@ -73,9 +83,9 @@ def batches(start: int, stop: int, schema: pa.Schema = SCHEMA) -> Iterator[pa.Re
     ("kind", "keys"),
     [*itertools.product(("batch", "stream"), (False, True)), ("all or nothing", False)],
 )
-def test_a_write_is_committed(engine: FlussConnection, kind: str, keys: bool) -> None:
+def test_a_write_is_committed(server: FlussConnection, kind: str, keys: bool) -> None:
     """Its rows are acknowledged, or staged: who writes them again has them twice."""
-    write = Write(engine, "committed", SCHEMA, keys)
+    write = Write(server, "committed", SCHEMA, keys)
     stream = kind == "stream"
     options = {"all_or_nothing": "true"} if kind == "all or nothing" else {}
     writer = write.writer(stream, **options)
@@ -99,11 +109,11 @@ def test_an_exactly_once_stream_goes_on(
     assert sink.found() == list(range(50))
 
 
-def test_an_exactly_once_stream_amid_a_batch(engine: FlussConnection, tmp_path: Path) -> None:
+def test_an_exactly_once_stream_amid_a_batch(server: FlussConnection, tmp_path: Path) -> None:
     """Between a task and the commit; tasks before and after it are of one batch."""
-    sink = Sink(engine, tmp_path / "checkpoint", False)
+    sink = Sink(server, tmp_path / "checkpoint", False)
     staged = [sink.writer().stage(sink.query, 0, batches(0, 5))]
-    engine.get_admin().alter_table(sink.table, add_columns=MORE)
+    server.get_admin().alter_table(sink.table, add_columns=MORE)
     staged.append(sink.writer().stage(sink.query, 0, batches(5, 10)))
     sink.writer().commit(list(staged), 0)
     assert sink.found() == list(range(10))
