@@ -53,6 +53,7 @@ SLOW: Final[Mapping[str, tuple[str, ...]]] = {
         r"tests/spark/test_streaming_read\.py::test_a_stream_goes_on",
         r"tests/spark/test_created_again\.py::test_on_spark",
         r"tests/spark/test_states\.py::test_on_spark",
+        r"tests/spark/test_added_columns\.py::test_on_spark\[classic-(at-least|exactly)-once\]",
     ),
     "the same on a real server, too": (
         r"tests/backend/test_(conditions|random_merges)\.py::test_(named|random|statements_change)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
+import re
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -18,7 +19,14 @@ _R = TypeVar("_R")
 # arguments of Python in texts of errors, and how Spark's options call them
 _WORDS = (
     ("create_partitions=True", "option 'create.partitions' with 'true'"),
+    ("(mode='partial_update', new_upsert([columns]))", "(write.mode='partial-update')"),
+    ("mode='partial_update'", "write.mode='partial-update'"),
     ("mode='", "write.mode='"),
+    ("change_type_column=", "operation.column="),
+    ("start: offset", "starting.offsets: offset"),
+    ("start='", "starting.offsets='"),
+    ("partitions=(", "option 'partitions' with ("),
+    ("buckets: table", "option 'buckets': table"),
 )
 
 
@@ -52,6 +60,7 @@ def called_by_spark(method: Callable[_P, _R]) -> Callable[_P, _R]:
 def _shown(error: FlussError) -> FlussError:
     logger.debug("an error for Spark", exc_info=error)
     for ours, sparks in _WORDS:
-        error.message = error.message.replace(ours, sparks)
+        # where the word itself begins: write.mode is one already
+        error.message = re.sub(rf"(?<![\w.]){re.escape(ours)}", sparks, error.message)
     error.args = (error.message, error.error_code)
     return error.with_traceback(None)

@@ -150,7 +150,8 @@ class Write:
             fields.append(("more", pa.int32()))
         elif word < 0.13:
             fields[0] = (fields[0][0].upper(), fields[0][1])
-        schema = arrow_schema(from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=True))
+        kinds = from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=True)
+        schema = arrow_schema(kinds, f"table {table.path}")
         made = []
         for row in rows:
             if rng.random() < 0.03:

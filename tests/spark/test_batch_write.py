@@ -134,7 +134,7 @@ def test_every_type(
 @pytest.mark.parametrize(
     ("statement", "options", "message"),
     [
-        ("id, name", {}, "column 'value'"),
+        ("id, name, 1 AS valeu", {}, "column 'valeu' is none of .*; did you mean 'value'"),
         ("id, name, value, 1 AS more", {}, "'more'"),
         ("id, name, 'x' AS value", {}, "column 'value': string does not go into int"),
         ("id, name, interval 1 day AS value", {}, "duration.* does not go into int"),

@@ -221,18 +221,6 @@ def test_a_stream_commits_by_another_writer(case: Case, kind: str) -> None:
         assert case.values() == [2] * 4 + [4] * 4
 
 
-@pytest.mark.parametrize("kind", ["batch", "stream"])
-def test_a_column_that_was_added_is_no_other_table(case: Case, kind: str) -> None:
-    """Rows that are acknowledged are not called lost: whoever wrote them again had them twice."""
-    source = case.source()
-    make: Any = source.streamWriter if kind == "stream" else source.writer
-    writer = make(spark_schema(SCHEMA), False)
-    message = writer.write(iter(rows(3).to_batches()))
-    case.admin.alter_table(case.path, add_columns=pa.schema([("more", pa.int32())]))
-    writer.commit([message], *([0] if kind == "stream" else []))
-    assert case.values() == ([3] * 4 if case.keys else [1] * 4 + [3] * 4)
-
-
 @pytest.mark.parametrize("what", WHAT)
 def test_on_spark(
     spark: SparkSession,

@@ -22,7 +22,10 @@ from fluss_df.metadata import TablePath
 from fluss_df.pushdown.evaluate import filter_rows
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.spark.plan.filters import from_spark
+from fluss_df.spark.plan.options import ReadOptions
+from fluss_df.spark.plan.planning import TableScan
 from fluss_df.spark.plan.sql_filter import parse_filter
+from fluss_df.spark.queries.queries import SqlScan, _narrowed
 from fluss_df.spark.read.streaming import FlussStreamReader
 from fluss_df.spark.source import FlussDataSource, FlussReader
 
@@ -170,6 +173,79 @@ def test_nulls_within_lists_that_a_schema_says_are_none(engine: FlussConnection)
         with pytest.raises(SchemaMismatchError, match=f"'{name}' has nulls in its lists or maps"):
             read([name])
     assert read(NESTED.names, source.schema())[2] == _NULL
+
+
+_TIMES = pa.schema(
+    {
+        "l": pa.list_(pa.time64("ns")),
+        "m": pa.map_(pa.int32(), pa.time64("ns")),
+        "r": pa.struct([("x", pa.list_(pa.time64("ns")))]),
+    }
+)
+
+
+def test_nanoseconds_of_times_within_lists_maps_and_rows(engine: FlussConnection) -> None:
+    """As of times alone: Spark, which holds six digits, compared what it did not show."""
+    path = TablePath("fluss", "times")
+    engine.get_admin().create_table(path, TableDescriptor(Schema(_TIMES), bucket_count=1))
+
+    def read(name: str, **options: str) -> list[int]:
+        given = {"path": str(path), "connection": engine.config.bootstrap_servers, "columns": name}
+        source = FlussDataSource({**given, **options})
+        reader = source.reader(source.schema())
+        assert isinstance(reader, FlussReader)
+        batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+        column = pa.Table.from_batches(batches).column(0).combine_chunks()
+        while pa.types.is_nested(column.type):
+            column = column.items if pa.types.is_map(column.type) else column.flatten()
+            column = column[0] if isinstance(column, list) else column
+        found: list[int] = column.cast(pa.int64()).to_pylist()
+        return found
+
+    def write(time: int) -> None:
+        at = pa.scalar(time, pa.time64("ns"))
+        row = {"l": [at], "m": [(1, at)], "r": {"x": [at]}}
+        columns = [pa.array([row[field.name]], field.type) for field in _TIMES]
+        with engine.get_table(path).new_append().create_writer() as writer:
+            writer.write_arrow(pa.Table.from_arrays(columns, schema=_TIMES))
+
+    write(1_000_000_000)
+    for name in _TIMES.names:
+        assert read(name) == [1_000_000_000]
+    write(1_000_000_001)
+    for name in _TIMES.names:
+        with pytest.raises(FlussError, match=f"column '{name}' .* cannot hold as"):
+            read(name)
+        cut = read(name, **{"truncate.nanoseconds": "true"})
+        assert cut == [1_000_000_000] * 2
+
+
+def test_a_column_that_is_named_twice(engine: FlussConnection) -> None:
+    """Spark itself would fail with words of its JVM."""
+    path = TablePath("fluss", "twice")
+    engine.get_admin().create_table(path, TableDescriptor(Schema(_TIMES), bucket_count=1))
+    given = {"path": str(path), "connection": engine.config.bootstrap_servers}
+    with pytest.raises(
+        FlussError, match=r"'metadata\.columns' names column '_bucket' .* more than"
+    ):
+        FlussDataSource({**given, "metadata.columns": "_bucket,_bucket"}).schema()
+    schema = StructType().add("_bucket", IntegerType()).add("_bucket", IntegerType())
+    reader = FlussDataSource(given).reader(schema)
+    assert isinstance(reader, FlussReader)
+    with pytest.raises(FlussError, match=r"the schema names column '_bucket' .* more than once"):
+        reader.partitions()
+
+
+def test_a_time_zone_of_spark_that_no_filter_has(engine: FlussConnection) -> None:
+    """A session may have one by its offset: conditions for which it does not count are pushed."""
+    path = TablePath("fluss", "zones")
+    engine.get_admin().create_table(path, TableDescriptor(Schema(SCHEMA), bucket_count=1))
+    options = {"table": str(path), "connection": engine.config.bootstrap_servers}
+    scan = SqlScan("v", str(path), ("a",), "a > 1")
+    table = TableScan(ReadOptions.parse(options))
+    narrowed = _narrowed(options, scan, table, "+05:30")
+    assert (narrowed["filter"], narrowed["filter.timezone"]) == ("a > 1", "UTC")
+    ReadOptions.parse(narrowed)
 
 
 _DAY = pa.schema({"day": pa.date32(), "at": pa.timestamp("us", "UTC"), "local": pa.timestamp("us")})

@@ -26,7 +26,6 @@ from fluss_df.client.write.append import AppendWriter
 from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
 from fluss_df.io import scan_fluss, write_fluss
-from fluss_df.io.sinks.target import Target
 from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.spark import FlussDataSource
 from fluss_df.spark.plan.options import WriteOptions
@@ -79,9 +78,9 @@ def killing(name: str, step: str, folder: Path) -> type[FlussDataSource]:
             die("acknowledged")
             return found
 
-        def publisher(self, target: Target, ledger: Ledger) -> Publisher:
-            made = super().publisher(target, ledger)
-            return DyingPublisher(made._connection, made._info, ledger, made._losses)
+        def publisher(self, *args: Any) -> Publisher:
+            made = super().publisher(*args)
+            return DyingPublisher(made._connection, made._info, made._ledger, made._losses)
 
         def propose(self, *args: Any) -> Manifest:
             die("commit")

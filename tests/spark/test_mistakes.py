@@ -117,8 +117,8 @@ MISTAKES: dict[str, tuple[Callable[[User], object], str]] = {
         "say 'changelog' (all of them) or 'upsert' (without old values)",
     ),
     "stream without a column": (
-        lambda u: u.stream(u.log, u.log, "id"),
-        "column 'text' (string) is missing in the data",
+        lambda u: u.stream(u.log, u.keyed, "id"),
+        "column 'text' (string) is missing in the data: an upsert replaces whole rows",
     ),
 }
 

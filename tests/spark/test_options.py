@@ -4,6 +4,7 @@ from collections.abc import Mapping
 import pytest
 
 from fluss_df.errors import FlussError
+from fluss_df.spark.boundary import called_by_spark
 from fluss_df.spark.plan.options import ReadOptions, WriteOptions
 
 PASSWORD = "s3cret-word"
@@ -24,6 +25,26 @@ PASSWORD = "s3cret-word"
         ({"path": "a.b", "fail.on.data.loss": "yes"}, "'true' or 'false'"),
         ({"path": "a.b", "buckets": "one"}, "expected numbers"),
         ({"path": "a.b", "write.mode": "append"}, "an option of writes"),
+        (
+            {"path": "a.b", "connection": "x:1", "bootstrap.servers": "y:1"},
+            "'connection' and 'bootstrap.servers' both say where",
+        ),
+        (
+            {"path": "a.b", "connection": "x:1", "client.bootstrap-servers": "y:1"},
+            "'connection' and 'client.bootstrap-servers' both say where",
+        ),
+        ({"path": "a.b", "table": "c.d"}, "'path' and 'table' are the same option, 'table'"),
+        (
+            {"path": "a.b", "startingTimestamp": "latest", "start": "earliest"},
+            "'startingTimestamp' and 'start' are the same option, 'starting.offsets'",
+        ),
+        ({"path": "a.b", "starting.offsets": '{"0": 1.9}'}, "no JSON object of offsets"),
+        ({"path": "a.b", "starting.offsets": '{"0": true}'}, "no JSON object of offsets"),
+        ({"path": "a.b", "starting.offsets": '{"0": -1}'}, "no JSON object of offsets"),
+        ({"path": "a.b", "starting.offsets": '{"0": 1, "0": 2}'}, "bucket 0 is named twice"),
+        ({"path": "a.b", "starting.offsets": '{"0": 1, "00": 2}'}, "bucket 00 is named twice"),
+        ({"path": "a.b", "filter.timezone": "Mars/X"}, "'Mars/X' is no time zone"),
+        ({"path": "a.b", "filter.timezone": "Europe"}, "'Europe' is no time zone"),
     ],
 )
 def test_bad_options_name_the_way_out(options: Mapping[str, str], message: str) -> None:
@@ -47,11 +68,34 @@ def test_options_are_known_by_any_of_their_spellings() -> None:
     assert parsed.metadata_columns == ("_bucket", "_log_offset")
     assert dict(parsed.connection.properties) == {"client.request-timeout": "7"}
     assert ReadOptions.parse({"path": "a.b", "stop": "0"}).stop == 0
+    assert ReadOptions.parse({"path": "a.b", "stop": '{"0": "3"}'}).stop == {0: 3}
 
 
 def test_an_option_of_reads_is_refused_by_a_write() -> None:
     with pytest.raises(FlussError, match="an option of reads"):
         WriteOptions.parse({"path": "a.b", "columns": "x"})
+
+
+def test_errors_speak_of_options() -> None:
+    """What the way out is called for who calls Python is no word of Spark's users."""
+
+    @called_by_spark
+    def fail(text: str) -> None:
+        raise FlussError(text)
+
+    for text, told in (
+        ("create_partitions=True creates it", "option 'create.partitions' with 'true' creates it"),
+        ("change_type_column='op': changes", "operation.column='op': changes"),
+        ("use mode='append'", "use write.mode='append'"),
+        ("by (mode='partial_update', new_upsert([columns]))", "by (write.mode='partial-update')"),
+        ("start: offset 5; start='earliest' reads", "offset 5; starting.offsets='earliest' reads"),
+        ("partitions=('x',): table a.b has", "option 'partitions' with ('x',): table a.b has"),
+        ("buckets: table a.b has no bucket 9", "option 'buckets': table a.b has no bucket 9"),
+        ("schema_mode='merge'", "schema_mode='merge'"),
+    ):
+        with pytest.raises(FlussError) as found:
+            fail(text)
+        assert found.value.message.endswith(told)
 
 
 def test_texts_of_options_show_no_password() -> None:

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -27,133 +24,15 @@ from fluss_df.io import scan_fluss, write_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.spark import forget_queries
-from fluss_df.spark.plan.options import ReadOptions, WriteOptions
-from fluss_df.spark.plan.types import spark_schema
-from fluss_df.spark.read.streaming import FlussStreamReader
-from fluss_df.spark.write import ledger, publish
-from fluss_df.spark.write.all_or_nothing import AllOrNothingWriter
-from fluss_df.spark.write.exactly_once import ExactlyOnceWriter
-from fluss_df.spark.write.identity import ContentDigest
+from fluss_df.spark.write import ledger
+from fluss_df.spark.write.identity import ContentDigest, read_of_batch
 from fluss_df.spark.write.ledger import Ledger, Manifest
 from fluss_df.spark.write.publish import Publisher
 from tests.io.conftest import MakeTable
+from tests.spark.sinks import SCHEMA, STEPS, Sink, die, engine, rows, sink
 
-SCHEMA = pa.schema({"id": pa.int64(), "part": pa.string()})
-
-
-def rows(start: int, stop: int, part: str = "a") -> pl.DataFrame:
-    frame = pl.DataFrame({"id": range(start, stop)}, schema={"id": pl.Int64})
-    return frame.with_columns(part=pl.lit(part))
-
-
-# ---- the sink, as Spark calls it, on an engine: every part at every step
-
-
-class Killed(BaseException):
-    """The process is as good as dead."""
-
-
-class Sink:
-    """Batches of a query as Spark would have them written, with its checkpoint in a folder."""
-
-    def __init__(self, connection: FlussConnection, folder: Path, keep: bool) -> None:
-        self.connection = connection
-        self.query = str(uuid.uuid4())
-        self.table = TablePath("sinks", f"t_{self.query[:8]}")
-        self.ledger = f"ledger_{self.query[:8]}"
-        self.folder = folder
-        self.checkpoint = str(folder) if keep else ""
-        connection.get_admin().create_database("sinks", ignore_if_exists=True)
-        self.make()
-
-    def make(self) -> None:
-        descriptor = TableDescriptor(Schema(SCHEMA), bucket_count=2)
-        self.connection.get_admin().create_table(self.table, descriptor)
-
-    def writer(self, **options: str) -> ExactlyOnceWriter:
-        given = {
-            "path": str(self.table),
-            "bootstrap.servers": self.connection.config.bootstrap_servers,
-            "delivery.guarantee": "exactly-once",
-            "ledger.database": self.ledger,
-            **{key.replace("_", "."): value for key, value in options.items()},
-        }
-        if self.checkpoint:
-            given["checkpointLocation"] = self.checkpoint
-        return ExactlyOnceWriter(WriteOptions.parse(given), spark_schema(SCHEMA), False)
-
-    def batch(self, number: int, start: int, stop: int, **options: str) -> None:
-        """Write a batch: what its offsets say is in the checkpoint before."""
-        writer = self.writer(**options)
-        offsets = self.folder / "offsets"
-        offsets.mkdir(parents=True, exist_ok=True)
-        (offsets / str(number)).write_text(f'v1\n{{"batchTimestampMs": {number}}}\n{{"0": {stop}}}')
-        messages: list[Any] = [
-            writer.stage(self.query, number, iter(task.to_arrow().cast(SCHEMA).to_batches()))
-            for task in self.tasks(start, stop)
-        ]
-        writer.commit(messages, number)
-
-    def tasks(self, start: int, stop: int) -> list[pl.DataFrame]:
-        middle = (start + stop) // 2
-        return [rows(start, middle), rows(middle, stop)]
-
-    def found(self) -> list[int]:
-        return sorted(scan_fluss(self.table, connection=self.connection).collect()["id"])
-
-    def refused(self, match: str, number: int, start: int, stop: int, **options: str) -> None:
-        before = self.found()
-        for _ in range(2):
-            with pytest.raises(FlussError, match=match):
-                self.batch(number, start, stop, **options)
-            assert self.found() == before
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[FlussConnection]:
-    with FlussConnection.create(":memory:") as made:
-        yield made
-
-
-@pytest.fixture(params=[True, False], ids=["checkpoint-read", "checkpoint-elsewhere"])
-def sink(request: pytest.FixtureRequest, engine: FlussConnection, tmp_path: Path) -> Sink:
-    made = Sink(engine, tmp_path / "checkpoint", request.param)
-    for number in range(3):
-        made.batch(number, 10 * number, 10 * number + 10)
-    return made
-
-
-def die(monkeypatch: pytest.MonkeyPatch, step: str, sink: Sink) -> None:
-    """End batch 3 at a step."""
-
-    def dead(*_: Any, **__: Any) -> Any:
-        raise Killed
-
-    send = Publisher._send_one
-    sent: list[Any] = []
-
-    async def sent_in_part(self: Publisher, *args: Any) -> None:
-        if sent:
-            raise Killed
-        sent.append(args)
-        await send(self, *args)
-
-    with monkeypatch.context() as patch:
-        if step == "staged":
-            patch.setattr(ExactlyOnceWriter, "commit", dead)
-        elif step == "decided":
-            patch.setattr(Publisher, "publish", dead)
-        elif step == "sent in part":
-            patch.setattr(Publisher, "_send_one", sent_in_part)
-        if step == "committed":
-            sink.batch(3, 30, 40)
-        else:
-            with pytest.raises(Killed):
-                sink.batch(3, 30, 40)
-        deadline = time.monotonic() + 10
-        while sent and len(sink.found()) == 30:
-            # it was on its way
-            assert time.monotonic() < deadline
+# fixtures of that module
+__all__ = ["engine", "sink"]
 
 
 @pytest.mark.parametrize(
@@ -179,9 +58,6 @@ def test_rows_go_in_the_form_of_the_table(
     for number in range(2):
         sink.batch(number, 10 * number, 10 * number + 10)
     assert sink.found() == list(range(20))
-
-
-STEPS = ["staged", "decided", "sent in part", "committed"]
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -435,8 +311,8 @@ def test_staged_rows_are_dropped_soon(
 def test_queries_that_have_ended_are_forgotten(engine: FlussConnection, tmp_path: Path) -> None:
     first, other = (Sink(engine, tmp_path / name, True) for name in ("first", "other"))
     other.ledger = first.ledger
-    for sink in (first, other):
-        sink.batch(0, 0, 10)
+    for one in (first, other):
+        one.batch(0, 0, 10)
 
     def forget(*ids: str) -> list[str]:
         return forget_queries(ids, connection=engine, ledger_database=first.ledger)
@@ -453,74 +329,20 @@ def test_queries_that_have_ended_are_forgotten(engine: FlussConnection, tmp_path
         forget("")
 
 
-def staged_at_once(sink: Sink) -> tuple[AllOrNothingWriter, list[Any]]:
-    """Return an all-or-nothing write of 40 rows, and what its tasks have staged."""
-    given = {
-        "path": str(sink.table),
-        "bootstrap.servers": sink.connection.config.bootstrap_servers,
-        "all.or.nothing": "true",
-        "ledger.database": sink.ledger,
+def test_a_checkpoint_with_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one of this machine if it is there: Spark says its path as it was given."""
+    monkeypatch.chdir(tmp_path)
+    assert read_of_batch("copies.checkpoint", 0) is None
+    offsets = tmp_path / "copies.checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    for batch in range(2):
+        (offsets / str(batch)).write_text(f'v1\n{{}}\n{{"0": {batch}, "clock": 7}}')
+    found = {
+        read_of_batch(path, 1)
+        for path in ("copies.checkpoint", str(offsets.parent), offsets.parent.as_uri())
     }
-    writer = AllOrNothingWriter(WriteOptions.parse(given), spark_schema(SCHEMA), False)
-    return writer, [
-        writer.write(iter(task.to_arrow().cast(SCHEMA).to_batches())) for task in sink.tasks(0, 40)
-    ]
-
-
-@pytest.mark.parametrize("failures", [1, 2])
-def test_all_or_nothing_whose_publishing_fails(
-    engine: FlussConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
-) -> None:
-    """Once, it goes on where it was; twice, the error tells that a part is there."""
-    sink = Sink(engine, tmp_path / "checkpoint", False)
-    writer, messages = staged_at_once(sink)
-    send = Publisher._send_one
-    sent = failed = 0
-
-    async def broken(self: Publisher, *args: Any) -> None:
-        nonlocal sent, failed
-        if sent and failed < failures:
-            failed += 1
-            raise FlussError("the cluster is away", ErrorCode.NETWORK_EXCEPTION)
-        sent += 1
-        await send(self, *args)
-
-    monkeypatch.setattr(Publisher, "_send_one", broken)
-    # one bucket after the other
-    monkeypatch.setattr(Publisher, "_send", _one_by_one)
-    if failures == 1:
-        writer.commit(messages)
-        assert sink.found() == list(range(40))
-    else:
-        told = r"away; a part of the write may be in table .*: 1 of the \d+ log batches .* 40 rows"
-        with pytest.raises(FlussError, match=told):
-            writer.commit(messages)
-        assert 0 < len(sink.found()) < 40
-    assert not engine.get_admin().list_partition_infos(TablePath(sink.ledger, "staged"))
-
-
-def test_all_or_nothing_that_is_refused_is_told_as_it_is(
-    engine: FlussConnection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sink = Sink(engine, tmp_path / "checkpoint", False)
-    writer, messages = staged_at_once(sink)
-    asked = []
-
-    async def refused(self: Publisher, *args: Any) -> None:
-        asked.append(args)
-        raise FlussError("no right to WRITE", ErrorCode.AUTHORIZATION_EXCEPTION)
-
-    monkeypatch.setattr(Publisher, "_send", refused)
-    with pytest.raises(FlussError) as found:
-        writer.commit(messages)
-    assert found.value.message == "no right to WRITE"
-    assert len(asked) == 1
-    assert sink.found() == []
-
-
-async def _one_by_one(self: Publisher, by_bucket: Any) -> None:
-    for bucket, pieces in by_bucket.items():
-        await self._send_all(bucket, pieces)
+    assert found == {'from {"0": 0} up to {"0": 1}'}
+    assert read_of_batch("hdfs://host/copies.checkpoint", 1) is None
 
 
 def test_content_is_the_same_in_any_order() -> None:
@@ -543,111 +365,11 @@ def test_content_is_the_same_in_any_order() -> None:
     digest = ContentDigest()
     list(digest.counted(iter([table.with_columns(a=pl.lit(2)).to_arrow()])))
     assert digest.content not in contents
-
-
-# ---- the source, as Spark calls it
-
-
-def reader(connection: FlussConnection, table: TablePath, **options: str) -> FlussStreamReader:
-    given = {
-        "path": str(table),
-        "bootstrap.servers": connection.config.bootstrap_servers,
-        **{key.replace("_", "."): value for key, value in options.items()},
-    }
-    return FlussStreamReader(ReadOptions.parse(given), spark_schema(SCHEMA))
-
-
-def read(found: FlussStreamReader, start: Any, end: Any) -> list[int]:
-    ids: list[int] = []
-    for partition in found.partitions(start, end):
-        for batch in found.read(partition):
-            ids.extend(batch.column(0).to_pylist())
-    return sorted(ids)
-
-
-@pytest.fixture
-def log(engine: FlussConnection) -> TablePath:
-    engine.get_admin().create_database("sources", ignore_if_exists=True)
-    path = TablePath("sources", f"t_{uuid.uuid4().hex[:8]}")
-    engine.get_admin().create_table(path, TableDescriptor(Schema(SCHEMA), bucket_count=1))
-    return path
-
-
-def test_a_stream_of_what_is_to_come_begins_once(engine: FlussConnection, log: TablePath) -> None:
-    """An empty batch writes down where; and the first batch comes again as it was."""
-    write_fluss(rows(0, 10), log, connection=engine)
-    first = reader(engine, log, starting_offsets="latest")
-    everything = first.getDefaultReadLimit()
-    start = first.initialOffset()
-    end = first.latestOffset(start, everything)
-    assert end != start
-    assert read(first, start, end) == []
-    assert first.latestOffset(end, everything) == end
-    write_fluss(rows(10, 20), log, connection=engine)
-    # killed, and started again, amid the batch that wrote the beginning down
-    again = reader(engine, log, starting_offsets="latest")
-    assert read(again, again.initialOffset(), end) == []
-    assert read(again, end, again.latestOffset(end, everything)) == list(range(10, 20))
-    # a first batch with rows
-    other = reader(engine, log, starting_offsets="latest")
-    start = other.initialOffset()
-    write_fluss(rows(20, 30), log, connection=engine)
-    end = other.latestOffset(start, everything)
-    write_fluss(rows(30, 40), log, connection=engine)
-    again = reader(engine, log, starting_offsets="latest")
-    assert read(again, again.initialOffset(), end) == list(range(20, 30))
-
-
-def test_a_stream_without_rows_makes_no_batches(engine: FlussConnection, log: TablePath) -> None:
-    first = reader(engine, log)
-    start = first.initialOffset()
-    assert first.latestOffset(start, first.getDefaultReadLimit()) == start
-
-
-def test_a_source_that_is_another_one(engine: FlussConnection, log: TablePath) -> None:
-    write_fluss(rows(0, 10), log, connection=engine)
-    first = reader(engine, log)
-    everything = first.getDefaultReadLimit()
-    end = first.latestOffset(first.initialOffset(), everything)
-    engine.get_admin().drop_table(log)
-    engine.get_admin().create_table(log, TableDescriptor(Schema(SCHEMA), bucket_count=1))
-    write_fluss(rows(0, 20), log, connection=engine)
-    with pytest.raises(FlussError, match="was dropped and made again"):
-        reader(engine, log).latestOffset(end, everything)
-    # of the same id, in an engine that was made again
-    info = engine.get_table(log).get_table_info()
-    same = {**end, "table_id": info.table_id}
-    with pytest.raises(FlussError, match="was dropped and made again"):
-        reader(engine, log).latestOffset(same, everything)
-
-
-def test_a_source_put_back(engine: FlussConnection, log: TablePath) -> None:
-    """It has other rows where it was read; or it ends before."""
-    write_fluss(rows(0, 10), log, connection=engine)
-    first = reader(engine, log)
-    everything = first.getDefaultReadLimit()
-    kept = first.latestOffset(first.initialOffset(), everything)
-    write_fluss(rows(10, 30), log, connection=engine)
-    # as a checkpoint would say that read 20 rows in the time in which there were 10
-    other = {**kept, "offsets": {"0": 20}}
-    with pytest.raises(FlussError, match="has other rows now"):
-        reader(engine, log).latestOffset(other, everything)
-    lenient = reader(engine, log, fail_on_data_loss="false")
-    end = lenient.latestOffset(other, everything)
-    assert end["offsets"] == {"0": 30}
-    # all of the new rows, not those behind what was read before
-    tasks = lenient.partitions(other, end)
-    assert sum(part.num_rows for task in tasks for part in lenient.read(task)) == 20
-    assert lenient.latestOffset(end, everything) == end
-    # also where there are no more rows than were read
-    short = {**kept, "offsets": {"0": 90}}
-    lenient = reader(engine, log, fail_on_data_loss="false")
-    end = lenient.latestOffset(short, everything)
-    assert end["offsets"] == {"0": 30}
-    tasks = lenient.partitions(short, end)
-    assert sum(part.num_rows for task in tasks for part in lenient.read(task)) == 20
-    with pytest.raises(FlussError, match="the log ends before what was read"):
-        reader(engine, log).latestOffset({**kept, "offsets": {"0": 90}}, everything)
+    # of the columns that were there, whatever the table has got since
+    digest = ContentDigest()
+    more = table.with_columns(e=pl.lit(None, pl.Int32)).to_arrow()
+    list(digest.counted(iter([more]), table.columns))
+    assert digest.content in contents
 
 
 # ---- all of it, on a real Spark

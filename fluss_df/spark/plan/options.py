@@ -7,7 +7,7 @@ import difflib
 import json
 import os
 import re
-import sys
+import zoneinfo
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from fluss_df.addresses import embedded_folder
 from fluss_df.client.connection import FlussConnection, resolve_connection
 from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.spark.workers import is_worker
 
 _ROWS_PER_TASK: Final = 5_000_000
 
@@ -72,6 +73,7 @@ def plain(key: str) -> str:
     return re.sub(r"[.\-_]", "", key.lower())
 
 
+_SERVERS: Final = plain("bootstrap.servers")
 _NAMES: Final = {plain(name): name for name in (*_TABLE, *_READ, *_WRITE)} | _SYNONYMS
 
 
@@ -94,7 +96,7 @@ class Connection:
         """
         properties = self.resolved()
         folder = embedded_folder(self.address)
-        if folder is not None and _is_worker():
+        if folder is not None and is_worker():
             _require_owner(folder)
         if self.address is None:
             return resolve_connection(properties or None)
@@ -125,11 +127,6 @@ class Connection:
     def __repr__(self) -> str:
         address = self.address or dict(self.properties).get("bootstrap.servers", "default")
         return f"Connection({address.rpartition('@')[2]!r})"
-
-
-def _is_worker() -> bool:
-    """Whether Spark started this process for planning, reading or writing."""
-    return any(name.startswith(("pyspark.worker", "pyspark.sql.worker")) for name in sys.modules)
 
 
 def _require_owner(folder: Path | str) -> None:
@@ -191,7 +188,7 @@ class ReadOptions:
             connection=connection,
             columns=_names(left, "columns"),
             filter=left.get("filter"),
-            timezone=left.get("filter.timezone", "UTC"),
+            timezone=_zone(left, "filter.timezone"),
             partitions=_names(left, "partitions"),
             buckets=_numbers(left, "buckets"),
             metadata_columns=_names(left, "metadata.columns"),
@@ -254,12 +251,23 @@ def _common(options: Mapping[str, str]) -> tuple[str, Connection, dict[str, str]
     """Return table, connection, and the options of reads and writes by their documented names."""
     ours: dict[str, str] = {}
     properties: dict[str, str] = {}
+    spelt: dict[str, str] = {}
     for key, value in options.items():
         name = _NAMES.get(plain(key))
         if name is not None:
-            ours[name] = value
+            if name in spelt:
+                raise invalid(
+                    f"options '{spelt[name]}' and '{key}' are the same option, '{name}': give one"
+                )
+            ours[name], spelt[name] = value, key
         elif plain(key) not in _SPARK:
             properties[key] = value
+    servers = [key for key in properties if plain(key).removeprefix("client") == _SERVERS]
+    if servers and "connection" in ours:
+        raise invalid(
+            f"options '{spelt['connection']}' and '{servers[0]}' both say where the tables are:"
+            " give one"
+        )
     table = ours.pop("table", None)
     if not table:
         raise invalid(
@@ -356,6 +364,24 @@ def _choice(
     return found
 
 
+def time_zone(name: str) -> zoneinfo.ZoneInfo | None:
+    """Return a time zone by its name; None where there is none of it."""
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        # a folder of zones, such as 'Europe', is an OSError
+        return None
+
+
+def _zone(options: Mapping[str, str], key: str) -> str:
+    text = options.get(key, "UTC")
+    if time_zone(text) is None:
+        raise invalid(
+            f"option '{key}': {text!r} is no time zone; there are names such as 'Europe/Berlin'"
+        )
+    return text
+
+
 def _offset(options: Mapping[str, str], key: str) -> Any:
     text = options.get(key)
     if text is None:
@@ -382,12 +408,42 @@ def _offset(options: Mapping[str, str], key: str) -> Any:
 def _offsets_by_bucket(key: str, text: str) -> dict[int | tuple[str, int], int]:
     found: dict[int | tuple[str, int], int] = {}
     try:
-        for name, offset in json.loads(text).items():
+        for name, offset in json.loads(text, object_pairs_hook=_each_once).items():
             partition, slash, bucket = name.rpartition("/")
-            found[(partition, int(bucket)) if slash else int(bucket)] = int(offset)
+            number = _whole(bucket)
+            place = (partition, number) if slash else number
+            if place in found:
+                # as "0" and "00"
+                raise _TwiceError(name)
+            found[place] = _whole(offset)
+    except _TwiceError as twice:
+        raise invalid(f"option '{key}': bucket {twice} is named twice in {text!r}") from None
     except (ValueError, TypeError, AttributeError):
         raise invalid(
             f"option '{key}': {text!r} is no JSON object of offsets by bucket, such as"
             ' {"0": 17} or {"partition/0": 17}'
         ) from None
     return found
+
+
+class _TwiceError(Exception):
+    """A bucket is named twice."""
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; Python itself takes the last of those of one name."""
+    made: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise _TwiceError(name)
+        made[name] = value
+    return made
+
+
+def _whole(value: object) -> int:
+    """Return a whole number; raise ValueError for what would be cut or taken for one."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and value.strip().isdecimal():
+        return int(value)
+    raise ValueError

@@ -72,6 +72,9 @@ class ReadTask:
     from_log_start
         Whether splits are to have all that the log has: rows that expired before the task began
         are left out, where they are an error otherwise.
+    without_dropped
+        Whether rows of partitions that were dropped before the task read them are left out, where
+        they are an error otherwise.
     """
 
     table: TablePath
@@ -84,6 +87,7 @@ class ReadTask:
     keys: pa.Table | None = None
     lake: LakeFiles | None = None
     from_log_start: bool = False
+    without_dropped: bool = False
 
 
 class TableScan:
@@ -147,6 +151,7 @@ class TableScan:
             names = schema.names
             known = [*self.info.get_column_names(), *self._offered]
             require_columns(names, known, f"table {self.path}:")
+            self._require_each_once("the schema", names)
             return list(names)
         columns = bind_columns(self.info, self.options.columns)
         metadata = self.options.metadata_columns
@@ -156,7 +161,14 @@ class TableScan:
         require_columns(
             metadata, self._offered, f"metadata columns of table {self.path} ({self.mode}):"
         )
+        self._require_each_once("option 'metadata.columns'", metadata)
         return [*columns, *metadata]
+
+    def _require_each_once(self, what: str, names: Sequence[str]) -> None:
+        """Raise for a column that is named twice: Spark itself would say nothing of names."""
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise invalid(f"{what} names column '{twice}' of table {self.path} more than once")
 
     def source(self, names: Sequence[str]) -> ScanSource:
         """Return the scan that fetches columns of these names."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-import zoneinfo
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final
@@ -36,6 +35,7 @@ from fluss_df.pushdown.predicate import (
     in_,
     or_,
 )
+from fluss_df.spark.plan.options import time_zone
 
 _OPS: dict[type[exp.Expr], Op] = {
     exp.EQ: Op.EQ,
@@ -327,10 +327,10 @@ class SqlConditions:
         return value.astimezone(dt.UTC)
 
     def _zone(self) -> dt.tzinfo:
-        try:
-            return zoneinfo.ZoneInfo(self._timezone)
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError):
-            raise UnsupportedExpression(f"the time zone {self._timezone!r} is not known") from None
+        found = time_zone(self._timezone)
+        if found is None:
+            raise UnsupportedExpression(f"the time zone {self._timezone!r} is not known")
+        return found
 
     def _require_steady(self, value: dt.datetime) -> None:
         """Refuse a literal around which clocks are changed.

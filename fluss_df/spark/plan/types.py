@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -18,10 +19,22 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(pa.schema(fields), prefer_timestamp_ntz=True)
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the Arrow types that Spark wants for its own, all of them nullable."""
-    made: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-    return pa.schema([field.with_nullable(True) for field in made])
+def arrow_schema(schema: StructType, what: str) -> pa.Schema:
+    """Return the Arrow types of Spark's own, all of them nullable.
+
+    Raises SchemaMismatchError for a type that has none; it begins with ``what``, as ``table d.t``.
+    """
+    fields = []
+    for field in schema.fields:
+        try:
+            (made,) = to_arrow_schema(StructType([field]), timezone="UTC")
+        except PySparkException:
+            raise SchemaMismatchError(
+                f"{what}: column '{field.name}' is {field.dataType.simpleString()}, which cannot be"
+                " written: cast it first, or leave it out"
+            ) from None
+        fields.append(made.with_nullable(True))
+    return pa.schema(fields)
 
 
 def _spark_form(t: pa.DataType) -> pa.DataType:
@@ -81,10 +94,11 @@ class SparkCast:
         return made
 
     def _column(self, column: pa.ChunkedArray, name: str, wanted: pa.DataType) -> pa.ChunkedArray:
-        if column.type == wanted and not pa.types.is_time(wanted):
+        if column.type == wanted and not _has_time(wanted):
             return column
         try:
-            # first to microseconds: Spark's times come as nanoseconds, and hold microseconds
+            # by way of Spark's precision: its times come as nanoseconds, and hold microseconds,
+            # within lists, maps and rows as well
             return column.cast(_spark_form(column.type)).cast(wanted)
         except pa.ArrowInvalid as error:
             if self._truncate:
@@ -101,6 +115,13 @@ class SparkCast:
                 f" {wanted}: {error}; leave it out by option 'columns'",
                 ErrorCode.UNSUPPORTED_VERSION,
             ) from None
+
+
+def _has_time(kind: pa.DataType) -> bool:
+    """Whether values of a type are times of day, or have some within."""
+    return pa.types.is_time(kind) or any(
+        _has_time(kind.field(i).type) for i in range(kind.num_fields)
+    )
 
 
 def requires_values(kind: pa.DataType) -> bool:

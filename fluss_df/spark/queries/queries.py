@@ -25,7 +25,7 @@ from sqlglot.optimizer.qualify import qualify
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.spark.plan.options import ReadOptions, plain
+from fluss_df.spark.plan.options import ReadOptions, plain, time_zone
 from fluss_df.spark.plan.planning import TableScan
 from fluss_df.spark.plan.sql_filter import SqlConditions, parse_filter
 from fluss_df.spark.queries.mentions import Mention, find_mentions, placed
@@ -246,6 +246,9 @@ def _narrowed(
     if scan.filter is None:
         return options
     given = ReadOptions.parse({**options, "table": scan.table})
+    if time_zone(zone) is None:
+        # a session may have '+05:30': no condition for which the zone counts was taken
+        zone = given.timezone
     if given.filter is None:
         condition = scan.filter
     else:

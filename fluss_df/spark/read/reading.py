@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import logging
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +14,7 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.client.fetch.chunk_read import positions_of
 from fluss_df.client.fetch.table_decoder import METADATA_FIELDS, TableDecoder
 from fluss_df.client.runtime.metrics import Metrics
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import BUCKET_COLUMN, CHANGE_TYPE_COLUMN, ChangeType
 from fluss_df.pushdown.evaluate import filter_rows
 from fluss_df.pushdown.plan import Split
@@ -23,6 +26,8 @@ from fluss_df.spark.plan.options import ReadOptions
 from fluss_df.spark.plan.planning import ReadTask, require_same_table
 from fluss_df.spark.plan.types import SparkCast
 from fluss_df.spark.read.pinned import pinned_rows
+
+logger = logging.getLogger(__name__)
 
 _OLD_VALUE = ChangeType.UpdateBefore.short_string()
 
@@ -60,8 +65,27 @@ def _log(connection: FlussConnection, info: TableInfo, task: ReadTask) -> Iterat
     if task.mode == "upsert" and CHANGE_TYPE_COLUMN not in metadata:
         metadata = (*metadata, CHANGE_TYPE_COLUMN)
     decoder = TableDecoder(connection, info, task.columns, metadata, metrics)
-    positions = positions_of(info.table_id, task.splits, lambda _: task.from_log_start)
-    yield from decoder.read(positions, _server_filter(info, task))
+    chosen = _server_filter(info, task)
+
+    def read(splits: Iterable[Split]) -> Iterator[pa.Table]:
+        positions = positions_of(info.table_id, tuple(splits), lambda _: task.from_log_start)
+        yield from decoder.read(positions, chosen)
+
+    if not task.without_dropped:
+        yield from read(task.splits)
+        return
+    # one partition after the other, so that one that goes takes no rows of others with it
+    for name, splits in itertools.groupby(task.splits, lambda split: split.partition_name):
+        try:
+            yield from read(splits)
+        except FlussError as error:
+            if error.error_code != ErrorCode.PARTITION_NOT_EXISTS:
+                raise
+            logger.warning(
+                "table %s: partition '%s' was dropped while a batch of a stream read it, and what"
+                " the batch did not have of it yet is lost; goes on, as lost data is to be ignored",
+                *(task.table, name),
+            )
 
 
 def _server_filter(info: TableInfo, task: ReadTask) -> ServerFilter | None:

@@ -17,11 +17,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from fluss_df.errors import ErrorCode, FlussError
-from fluss_df.io.runs.losses import Losses, moment_after, not_put_back, within_log, without_dropped
+from fluss_df.io.runs.losses import Losses, moment_after, not_put_back, within_log
 from fluss_df.io.runs.micro_batches import share_rows
 from fluss_df.io.scans.offsets import offsets_of
-from fluss_df.io.scans.planning import chosen_buckets, find_offsets
-from fluss_df.io.source import ScanSource
+from fluss_df.io.scans.planning import find_offsets
 from fluss_df.metadata import OffsetSpec
 from fluss_df.pushdown.plan import Bucket, Split
 from fluss_df.pushdown.prune import PredicateConjunct, make_splits, prune
@@ -29,6 +28,7 @@ from fluss_df.spark.boundary import called_by_spark
 from fluss_df.spark.plan.options import ReadOptions, invalid
 from fluss_df.spark.plan.partition import FlussPartition
 from fluss_df.spark.plan.planning import TableScan
+from fluss_df.spark.read.buckets import Buckets
 from fluss_df.spark.read.reading import read_task
 
 _VERSION = 1
@@ -117,9 +117,10 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where a new query starts: the option ``starting.offsets``, or the earliest."""
         scan = self._scan()
         source = scan.source(scan.arrow_schema.names)
-        starts, _ = find_offsets(source, scan.info, _buckets(scan, source))
-        # Spark notes only ends of batches, and asks for this start again until the first is done
-        return to_json(scan, starts, initial=True)
+        buckets = Buckets(scan, source)
+        starts, _ = find_offsets(source, scan.info, buckets.chosen)
+        # Spark writes down where a batch ends, and asks for this again until the first is done
+        return to_json(scan, starts, initial=True, only=buckets.only({}))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the option ``max.offsets.per.trigger``."""
@@ -130,28 +131,31 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Take the ends of this moment for those of the query."""
         scan = self._scan()
-        self._target = _ends(scan, _buckets(scan))
+        self._target = _ends(scan, Buckets(scan).chosen)
 
     @called_by_spark
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the ends of this moment, for the query's progress."""
         scan = self._scan()
-        return to_json(scan, _ends(scan, _buckets(scan)))
+        return to_json(scan, _ends(scan, Buckets(scan).chosen))
 
     @called_by_spark
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return up to where the next batch reads.
 
-        Raises FlussError for a table that was made again, and for partitions that are gone, unless
-        ``fail.on.data.loss`` is false.
+        Raises FlussError for a table that was made again, and for options that choose other buckets
+        than the stream read so far; for partitions that are gone, unless ``fail.on.data.loss`` is
+        false.
         """
         scan = self._scan()
         read = from_json(scan, start)
-        begun = self._not_put_back(scan, start, read)
-        there = _buckets(scan)
+        buckets = Buckets(scan)
+        there = buckets.chosen
+        kept = buckets.still_there(self._losses, read)
+        buckets.require_new(start, read)
+        begun = {**read, **self._not_put_back(scan, start, kept)}
         ends = _ends(scan, there) if self._target is None else self._aimed(there, begun)
-        without_dropped(self._losses, scan.path, begun, ends)
-        # partitions that were created later are read from their beginning
+        # partitions that came later are read from their beginning
         splits = [
             _split(bucket, begun.get(bucket, 0), max(begun.get(bucket, 0), end))
             for bucket, end in ends.items()
@@ -164,7 +168,9 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         again = {_key(b): at for b, at in begun.items() if at < read.get(b, at)}
         if stops == begun and not again and not (initial and self._options.start == "latest"):
             return start
-        more = {"began": start["offsets"]} if initial else {}
+        more: dict[str, Any] = {"only": buckets.only(start)}
+        if initial:
+            more["began"] = start["offsets"]
         if again:
             # the log was put back to an earlier state: Spark's own offsets, where it goes on, are
             # later
@@ -183,18 +189,16 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             b: target[b] if b in target else begun[b] for b in there if b in target or b in begun
         }
 
-    def _not_put_back(self, scan: TableScan, found: Mapping[str, Any], offsets: Offsets) -> Offsets:
+    def _not_put_back(self, scan: TableScan, found: Mapping[str, Any], known: Offsets) -> Offsets:
         """Return from where to read on; raise where the log has other rows than were read."""
         if self._held:
-            return offsets
+            return known
         self._held = True
-        there = set(_buckets(scan))
-        ends = _ends(scan, [bucket for bucket in offsets if bucket in there])
-        known = {b: at for b, at in offsets.items() if b in ends}
+        ends = _ends(scan, list(known))
         clock = found.get("clock")
         same = not_put_back(self._losses, scan.connection, scan.info, known, clock, ends)
         within_log(self._losses, scan.path, known, known, ends)
-        return {**offsets, **{b: min(at, ends[b]) for b, at in same.items()}}
+        return {b: min(at, ends[b]) for b, at in same.items()}
 
     @called_by_spark
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -220,13 +224,16 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = scan.log_tasks(source, predicate, splits)
         # rows that expire before a task begins are lost, too
         lossy = not self._options.fail_on_data_loss
-        return [FlussPartition(dataclasses.replace(t, from_log_start=lossy)) for t in tasks]
+        return [
+            FlussPartition(dataclasses.replace(t, from_log_start=lossy, without_dropped=lossy))
+            for t in tasks
+        ]
 
     def _there(self, scan: TableScan, starts: Offsets, ends: Offsets) -> Offsets:
         """Return from where rows are still there; raise when some are not."""
         if not starts:
             return starts
-        starts = without_dropped(self._losses, scan.path, starts, _buckets(scan))
+        starts = Buckets(scan).still_there(self._losses, starts)
         first = offsets_of(scan.connection, scan.info, starts, OffsetSpec.earliest())
         last = _ends(scan, list(starts))
         for bucket, offset in starts.items():
@@ -244,21 +251,6 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the rows of a task."""
         if isinstance(partition, FlussPartition):
             yield from read_task(self._options, self._schema, partition.task)
-
-
-def _buckets(scan: TableScan, source: ScanSource | None = None) -> Sequence[Bucket]:
-    """Return the buckets that a stream reads, as they are now.
-
-    With the source, those that ``starting.offsets`` names are looked for: a stream that has begun
-    goes on where they were dropped since.
-    """
-    there = []
-    if scan.info.is_partitioned():
-        there = scan.connection.get_admin().list_partition_infos(scan.path)
-    if source is None:
-        named = scan.source(scan.arrow_schema.names)
-        source = dataclasses.replace(named, start="earliest")
-    return chosen_buckets(scan.info, source, there)
 
 
 def _ends(scan: TableScan, buckets: Sequence[Bucket]) -> Offsets:

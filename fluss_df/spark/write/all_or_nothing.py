@@ -21,7 +21,7 @@ from fluss_df.spark.plan.options import WriteOptions, invalid
 from fluss_df.spark.write.exactly_once import StagedMessage, coerced, encoded_pieces, proposed
 from fluss_df.spark.write.ledger import Ledger, Manifest
 from fluss_df.spark.write.publish import Publisher
-from fluss_df.spark.write.writing import check_write, refuse_overwrite, require_same_target
+from fluss_df.spark.write.writing import check_write, refuse_overwrite, written_table
 
 logger = logging.getLogger(__name__)
 
@@ -83,15 +83,13 @@ class AllOrNothingWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged."""
         known = [message for message in messages if isinstance(message, StagedMessage)]
-        target = check_write(self._options, self._schema)
-        for table_id in {self._table_id, *(message.table_id for message in known)}:
-            require_same_target(target, table_id)
-        ledger = self._ledger()
-        publisher = Publisher(target.connection, target.existing, ledger, _LOSSES)
+        table_ids = {self._table_id, *(message.table_id for message in known)}
+        connection, info = written_table(self._options, table_ids)
+        publisher = Publisher(connection, info, self._ledger(), _LOSSES)
         tasks = [message.staged for message in known if message.staged is not None]
-        manifest = proposed(target.existing, publisher, tasks)
+        manifest = proposed(info, publisher, tasks)
         try:
-            self._publish(publisher, manifest, str(target.path))
+            self._publish(publisher, manifest, str(info.table_path))
         finally:
             self._forget()
 

@@ -11,6 +11,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from fluss_df.client.connection import FlussConnection
 from fluss_df.client.write.append import AppendWriter
 from fluss_df.client.write.log_codec import LogCodec
 from fluss_df.errors import ErrorCode, FlussError
@@ -31,12 +32,7 @@ from fluss_df.spark.write.identity import (
 )
 from fluss_df.spark.write.ledger import Ledger, Manifest, Piece, StagedTask, merged_ranges
 from fluss_df.spark.write.publish import Publisher
-from fluss_df.spark.write.writing import (
-    check_stream_write,
-    check_write,
-    gathered,
-    require_same_target,
-)
+from fluss_df.spark.write.writing import check_write, find_streamed, gathered, written_table
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
@@ -62,7 +58,7 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         self._options = options
         self._schema = schema
-        target = check_stream_write(options, schema)
+        target = find_streamed(options, schema)
         if target.mode != "append":
             raise invalid(
                 f"option 'delivery.guarantee': exactly-once is for log tables, and table"
@@ -102,7 +98,8 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         target = check_write(self._options, self._schema)
         table_id = target.existing.table_id
         digest = ContentDigest()
-        rows = digest.counted(coerced(target, iterator))
+        # by the columns that rows bring: the table may get more before the batch comes again
+        rows = digest.counted(coerced(target, iterator), self._schema.names)
         if found is None:
             pieces = encoded_pieces(target, rows, self._options.create_partitions)
             return StagedMessage(query_id, table_id, ledger.stage(batch, pieces), digest.content)
@@ -120,12 +117,9 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
         if not known:
             return
         ledger = self._ledger(known[0].query_id)
-        target = check_write(self._options, self._schema)
-        info = target.existing
-        for message in known:
-            # another table of this name may have other buckets and columns
-            require_same_target(target, message.table_id)
-        publisher = self.publisher(target, ledger)
+        # the bytes of the rows are made: columns that the table has got since make no difference
+        connection, info = written_table(self._options, {m.table_id for m in known})
+        publisher = self.publisher(connection, info, ledger)
         asked = self.asked(batchId, known, info)
         decided = ledger.decided(batchId)
         check_decided(known[0].query_id, batchId, info, decided, self._options)
@@ -147,13 +141,13 @@ class ExactlyOnceWriter(DataSourceStreamArrowWriter):
             table=str(info.table_path),
         )
 
-    def publisher(self, target: Target, ledger: Ledger) -> Publisher:
-        """Return the publisher of the batches of a query."""
+    def publisher(self, connection: FlussConnection, info: TableInfo, ledger: Ledger) -> Publisher:
+        """Return what publishes the batches of a query."""
         losses = Losses(
             "fail" if self._options.fail_on_data_loss else "ignore",
             "option 'fail.on.data.loss' with 'false' goes on without them",
         )
-        return Publisher(target.connection, target.existing, ledger, losses)
+        return Publisher(connection, info, ledger, losses)
 
     def propose(
         self, info: TableInfo, publisher: Publisher, batch: int, messages: list[StagedMessage]
@@ -188,10 +182,10 @@ def proposed(info: TableInfo, publisher: Publisher, tasks: list[StagedTask]) -> 
 
 
 def coerced(target: Target, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows of a task with the types of the table."""
+    """Yield the rows of a task with the columns and types of the table."""
     columns, name = target.existing.schema.columns, str(target.path)
     for table in gathered(batches):
-        yield coerce(table, columns, table=name)
+        yield coerce(table, columns, table=name, allow_missing=target.merges)
 
 
 def encoded_pieces(

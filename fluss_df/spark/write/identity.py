@@ -51,10 +51,12 @@ class ContentDigest:
     def __init__(self) -> None:
         self.content = Content(0, 0)
 
-    def counted(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        """Yield tables unchanged, each after it was added to the digest."""
+    def counted(
+        self, tables: Iterator[pa.Table], columns: Iterable[str] | None = None
+    ) -> Iterator[pa.Table]:
+        """Yield tables unchanged, each after its columns, or some of them, were summed up."""
         for table in tables:
-            frame = pl.from_arrow(table.select(sorted(table.schema.names)))
+            frame = pl.from_arrow(table.select(sorted(columns or table.schema.names)))
             assert isinstance(frame, pl.DataFrame)
             hashes = int(np.sum(frame.hash_rows().to_numpy(), dtype=np.uint64))
             self.content = _sum(self.content, Content(table.num_rows, hashes))
@@ -99,7 +101,14 @@ def _local_folder(checkpoint: str | None) -> str | None:
     parsed = urlparse(checkpoint)
     if parsed.scheme == "file":
         return unquote(parsed.path)
-    return checkpoint if not parsed.scheme and os.path.isabs(checkpoint) else None
+    if parsed.scheme:
+        return None
+    # Spark, whose own folder this process has, takes a path without a scheme by its file system,
+    # which may be another one: a relative path is a folder here if a checkpoint is in it
+    folder = os.path.abspath(checkpoint)
+    if os.path.isabs(checkpoint) or os.path.isdir(os.path.join(folder, "offsets")):
+        return folder
+    return None
 
 
 def _sources(path: str) -> str | None:

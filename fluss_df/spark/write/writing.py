@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
@@ -15,14 +15,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.sinks.target import TableLayout, Target, find_target
 from fluss_df.io.sinks.writing import Writing
 from fluss_df.metadata import TablePath, require_columns
 from fluss_df.record.python.coerce import coerce
+from fluss_df.schema import TableInfo
 from fluss_df.spark.boundary import called_by_spark
 from fluss_df.spark.plan.options import WriteOptions, invalid
 from fluss_df.spark.plan.types import arrow_schema
+from fluss_df.spark.workers import plans_a_write
 
 # Spark delivers batches of some thousand rows. They are joined to about this number of bytes,
 # because fewer and larger ones cost less.
@@ -52,48 +55,81 @@ class Written(WriterCommitMessage):
     table_id: int
 
 
-def check_write(options: WriteOptions, schema: StructType) -> Target:
-    """Return the table that a write is for. Called by the driver, and again by each task.
+def find_written(options: WriteOptions, schema: StructType) -> Target:
+    """Return the table that a write is for.
 
-    Raises FlussError when the table does not exist, or does not take what the mode does. Raises
-    SchemaMismatchError when columns or types do not fit, whatever the rows are.
+    Raises FlussError when the table does not exist, or does not take what the mode does.
     """
     connection = options.connection.open()
     path = TablePath.parse(options.table, connection.default_database)
-    # raises for a missing table and names the existing ones: a write creates none
-    table = connection.get_table(path)
+    # raises for a missing table, and names those that there are: a write creates none
+    connection.get_table(path)
     column = options.operation_column
-    names = [name for name in schema.names if name != column]
     target = find_target(
         connection,
         path,
-        pl.Schema(dict.fromkeys(names, pl.Null())),
+        pl.Schema(dict.fromkeys((n for n in schema.names if n != column), pl.Null())),
         TableLayout(),
         mode=options.mode,
         create_if_not_exists=False,
         change_type_column=column,
     )
+    # a log gets nulls for what rows do not have, as by Spark's own INSERT INTO v (id): whoever
+    # adds a column to it ends no job that writes it
+    return replace(target, merges=target.mode == "append")
+
+
+def check_write(options: WriteOptions, schema: StructType) -> Target:
+    """Return the table that a write is for. Called by the driver, and again by each task.
+
+    Raises FlussError as :func:`find_written`. Raises SchemaMismatchError when columns or types do
+    not fit, whatever the rows are.
+    """
+    target = find_written(options, schema)
+    column = options.operation_column
     if column is not None:
-        require_columns([column], schema.names, f"operation.column of the write to {path}:")
-    written = [field for field in arrow_schema(schema) if field.name != column]
+        require_columns([column], schema.names, f"operation.column of the write to {target.path}:")
+    written = [f for f in arrow_schema(schema, f"table {target.path}") if f.name != column]
     taken = _columns_to_write(target)
     written = [field for field in written if taken is None or field.name in taken]
+    if not written:
+        names = ", ".join(target.existing.get_column_names())
+        raise SchemaMismatchError(
+            f"table {target.path}: the data has no columns for it; there are {names}"
+        )
     if target.mode == "partial_update":
         # raises for columns that cannot be updated without others, such as a part of the key
-        table.new_upsert([column.name for column in target.columns])
-    # checking types needs no row, but a chunk, which empty_table() has for each column
-    coerce(pa.schema(written).empty_table(), target.columns, table=str(path))
+        table = target.connection.get_table(target.path)
+        table.new_upsert([wanted.name for wanted in target.columns])
+    # no row is needed to check types, but a chunk is: empty_table() has one for each column
+    coerce(
+        pa.schema(written).empty_table(),
+        target.columns,
+        table=str(target.path),
+        allow_missing=target.merges,
+        upserts=target.mode == "upsert",
+    )
     return target
 
 
-def check_stream_write(options: WriteOptions, schema: StructType) -> Target:
-    """Check the write of a stream as :func:`check_write`, and that nothing is for batches alone."""
+def find_streamed(options: WriteOptions, schema: StructType) -> Target:
+    """Return the table that a stream writes a batch to; its columns are checked before tasks run.
+
+    Spark makes a writer for the tasks of a batch, and another one when they are done, to commit
+    what they have written: whatever columns the table has got by then, it is written. A task
+    checks them itself.
+
+    Raises
+    ------
+    FlussError
+        As :func:`check_write`, and for an option that is for batches alone.
+    """
     if options.all_or_nothing:
         raise invalid(
             "option 'all.or.nothing' is for batch writes: a stream's batches are whole with"
             " 'delivery.guarantee'"
         )
-    return check_write(options, schema)
+    return (check_write if plans_a_write() else find_written)(options, schema)
 
 
 def _columns_to_write(target: Target) -> frozenset[str] | None:
@@ -167,6 +203,22 @@ def require_same_target(target: Target, began_with: int) -> None:
     _require_same_table(target.path, target.existing.table_id, began_with)
 
 
+def written_table(
+    options: WriteOptions, table_ids: Iterable[int]
+) -> tuple[FlussConnection, TableInfo]:
+    """Return the table that tasks wrote to, whatever columns it has by now.
+
+    Raises FlussError as :func:`require_same_target`: of another table, buckets and columns may be
+    others, whatever it is called.
+    """
+    connection = options.connection.open()
+    path = TablePath.parse(options.table, connection.default_database)
+    info = connection.get_table(path).get_table_info()
+    for table_id in table_ids:
+        _require_same_table(path, info.table_id, table_id)
+    return connection, info
+
+
 def require_still_there(
     options: WriteOptions, began_with: int, messages: Iterable[WriterCommitMessage | None]
 ) -> None:
@@ -175,12 +227,7 @@ def require_still_there(
     The writer of a stream that commits was made when the tasks were done: they say which table
     theirs was.
     """
-    connection = options.connection.open()
-    info = connection.get_table(
-        TablePath.parse(options.table, connection.default_database)
-    ).get_table_info()
-    for table_id in {began_with, *(m.table_id for m in messages if isinstance(m, Written))}:
-        _require_same_table(info.table_path, info.table_id, table_id)
+    written_table(options, {began_with, *(m.table_id for m in messages if isinstance(m, Written))})
 
 
 def _require_same_table(path: TablePath, found: int, began_with: int) -> None:
@@ -249,7 +296,7 @@ class FlussStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
         self._options = options
         self._schema = schema
-        target = check_stream_write(options, schema)
+        target = find_streamed(options, schema)
         self._table_id = target.existing.table_id
         if overwrite and target.mode == "append":
             raise FlussError(
