@@ -21,6 +21,7 @@ from fluss_df.engine.requests.row_requests import (
     without_frames,
     write_each,
 )
+from fluss_df.engine.tables.buckets import listed
 from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
@@ -61,17 +62,42 @@ _LIST_BYTES = 128
 async def put_kv(engine: Engine, body: pa.Buffer, rights: Rights | None) -> Awaitable[list[Buffer]]:
     """Write; the awaitable that is returned waits for the disk and is the response."""
     request = pb.PutKvRequest()
+    targets: tuple[int, ...] | FlussError | None = None
 
     def parse() -> tuple[pb.PutKvRequest, list[memoryview]]:
-        return parse_rows(request, "PUT_KV", 5, body, rights)
+        nonlocal targets
+        parsed = parse_rows(request, "PUT_KV", 5, body, rights)
+        targets = _targets(engine, request)
+        return parsed
 
     def put(bucket: TableBucket, data: memoryview) -> tuple[Table, PutResult]:
         table, kv = engine.kv_bucket(bucket)
-        targets = tuple(request.target_columns) or None
+        if isinstance(targets, FlussError):
+            # several threads write
+            raise FlussError(targets.message, targets.error_code)
         return table, kv.put(data, targets, overwrite=request.agg_mode == _OVERWRITE)
 
     _, written = await write_each(engine, parse, put)
     return acknowledge(engine, request, written, pb.PutKvResponse(), _taken)
+
+
+def _targets(engine: Engine, request: pb.PutKvRequest) -> tuple[int, ...] | FlussError | None:
+    """Return the columns that a request writes, None for all; they are those of all its buckets.
+
+    The error is for each bucket, as a server answers.
+    """
+    table = engine.catalog.table_by_id(request.table_id)
+    count = len(request.target_columns)
+    if table is None or not count:
+        return None
+    most = len(table.descriptor.schema.columns)
+    if count > most:
+        return FlussError(
+            f"{count:,} target columns ({listed(request.target_columns)}) of table {table.path},"
+            f" which has {most:,} columns: name each column once",
+            ErrorCode.INVALID_TARGET_COLUMN,
+        )
+    return tuple(request.target_columns)
 
 
 def _taken(answer: pb.PutKvResponseForBucket, put: PutResult) -> None:
