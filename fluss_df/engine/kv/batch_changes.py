@@ -42,6 +42,10 @@ _KEYS_IN_A_TURN: Final = 64 << 10
 # limit, since rows are in memory several times. fluss_df's writers cut the batch by this number and
 # not by halves: for each half that is refused, the old rows would have been read in vain.
 _ADVISED_SHARE: Final = 8
+# What the rows may take in Arrow, as a multiple of that limit. Honest batches may take more than
+# their bytes: one of 2 MB, as Java's writers send it, of rows with a thousand numbers that are
+# null, takes 130 MB, and 260 MB if it replaces such rows.
+_ARROW_FACTOR: Final = 2
 # The most rows of a batch. Apache Fluss 0.9.1 fails with this many new rows, and with half as many
 # that replace others. Here, a batch of a million rows would block other threads for 0.2 s.
 _MOST_ROWS: Final = 128 << 10
@@ -132,7 +136,8 @@ class ChangeBuilder:
                     ErrorCode.DELETION_DISABLED_EXCEPTION,
                 )
             kept = np.flatnonzero(~deleted)
-        pool = ValuePool(codec)
+        rows = len(records)
+        pool = ValuePool(codec, lambda size: self._require_arrow_room(size, rows, codec))
         new = pool.add_batch(data, records)
         starts, ends = records.key_starts, records.key_ends
         if kept is not None:
@@ -217,6 +222,35 @@ class ChangeBuilder:
                 f"the rows that a batch of {rows:,} rows changes in {self._name} have more than"
                 f" {self._most_bytes:,} bytes (EngineOptions.answer_bytes): write fewer at once"
                 f"{advice}: writer.batch-rows, writer.batch-size",
+                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            )
+
+    def _require_arrow_room(self, size: int, rows: int, codec: TableCodec) -> None:
+        """Refuse a batch whose rows would take too much memory in Arrow, however small they are.
+
+        Raises ``RECORD_TOO_LARGE_EXCEPTION``, also for a batch of one row: it would be as large
+        for whoever reads the changelog.
+
+        Parameters
+        ----------
+        size
+            What the rows take at least, nulls included.
+        rows
+            How many rows the batch has.
+        codec
+            The codec of the table's rows.
+        """
+        most = _ARROW_FACTOR * self._most_bytes
+        if size > most:
+            widest = codec.widest
+            fewer = max(1, rows * most // (_ADVISED_SHARE * size))
+            advice = f"write fewer at once (such as {fewer:,} rows): writer.batch-rows"
+            raise FlussError(
+                f"the rows that a batch of {rows:,} rows changes in {self._name} take {size:,}"
+                f" bytes in Arrow, more than {most:,} ({_ARROW_FACTOR} times"
+                f" EngineOptions.answer_bytes). A null in column {widest.name} takes as much as"
+                f" any {widest.type}: {f'{advice}, or ' if rows > 1 else ''}make it a column of"
+                " BYTES or STRING",
                 ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
             )
 

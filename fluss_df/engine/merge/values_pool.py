@@ -7,7 +7,7 @@ places in this buffer: nothing is copied row by row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,7 @@ from fluss_df.record.kv.values import ValueDecoder, encode_values
 from fluss_df.record.layout.bytes_columns import EncodedRows
 from fluss_df.record.layout.unaligned import SLACK, Bools, Int64s, UInt8s, gather_blobs, word_view
 from fluss_df.record.rows.row_formats import encoder_of
-from fluss_df.types import arrow_schema
+from fluss_df.types import Column, arrow_schema
 
 _ID_SIZE = 2
 
@@ -69,6 +69,9 @@ class TableCodec:
         # what encodes the rows of a changelog that is not Arrow
         self.log_encoder = None if table.arrow else encoder_of(table.log_format)(self.columns)
         self.arrow_schema = arrow_schema(self.columns)
+        self._widths = {field.name: _width(field.type) for field in self.arrow_schema}
+        #: what a row takes in Arrow, whatever is in it
+        self.row_width = sum(self._widths.values())
         self._columns = {key: schema.columns for key, schema in table.schemas.items()}
         # what is read is nullable: a partial update of an old row has no value for a column
         self._encoder = encoder_of(self.kv_format)(self.columns)
@@ -84,6 +87,16 @@ class TableCodec:
             self._decoders[names] = found
         return found
 
+    def least_bytes(self, rows: int, names: tuple[str, ...] | None = None) -> int:
+        """Return what rows of some columns, or of all, take in Arrow, whatever is in them."""
+        width = self.row_width if names is None else sum(self._widths[name] for name in names)
+        return rows * width
+
+    @property
+    def widest(self) -> Column:
+        """The column of which a value takes the most bytes in Arrow, also where it is null."""
+        return max(self.columns, key=lambda column: self._widths[column.name])
+
     def encode(self, rows: pa.Table) -> EncodedRows:
         """Return rows of the newest schema as values."""
         return encode_values(self.schema_id, self._encoder.encode(rows))
@@ -93,11 +106,31 @@ class TableCodec:
         return schema_id in self._columns
 
 
-class ValuePool:
-    """A buffer of values that grows."""
+def _width(kind: pa.DataType) -> int:
+    """Return the bytes that a value takes in Arrow at least: also a null is as wide as others."""
+    if pa.types.is_struct(kind):
+        return sum(_width(kind.field(i).type) for i in range(kind.num_fields))
+    try:
+        return (kind.bit_width + 7) // 8
+    except ValueError:
+        # where a text or a list begins
+        return 4
 
-    def __init__(self, codec: TableCodec) -> None:
+
+class ValuePool:
+    """A buffer of values that grows.
+
+    Parameters
+    ----------
+    codec
+        The codec of the values.
+    require_room
+        Is called with what rows take in Arrow at least, before they are decoded; may raise.
+    """
+
+    def __init__(self, codec: TableCodec, require_room: Callable[[int], None]) -> None:
         self.codec = codec
+        self._require_room = require_room
         self._data: UInt8s = np.zeros(0, np.uint8)
         self._size = 0
 
@@ -147,7 +180,11 @@ class ValuePool:
         return Places(values.offsets[:-1] + start, values.offsets[1:] + start)
 
     def rows(self, places: Places, columns: tuple[str, ...] | None = None) -> pa.Table:
-        """Return values as rows of the newest schema, or some of its columns."""
+        """Return values as rows of the newest schema, or some of its columns.
+
+        Raises FlussError as ``require_room``.
+        """
+        self._require_room(self.codec.least_bytes(len(places), columns))
         lengths = places.ends - places.starts
         if int(lengths.sum()) * 2 < self._size:
             found = gather_blobs(self._data, places.starts, lengths)
