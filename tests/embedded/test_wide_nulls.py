@@ -74,7 +74,7 @@ def test_nulls_that_are_wide_count(tmp_path: Path, merge: str | None) -> None:
         with table.new_upsert().create_writer() as writer:
             writer.write_arrow(nulls(60))
         found = table.new_scan().create_snapshot_scanner().to_arrow().sort_by("id")
-        assert found.select(["id", "n"]).equals(nulls(60).select(["id", "n"]))
+        assert found.select(["id", "n"]).to_pylist() == [{"id": i, "n": i} for i in range(60)]
         assert kv.log.end_offset == 60
 
 

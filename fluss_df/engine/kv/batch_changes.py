@@ -33,9 +33,10 @@ V = TypeVar("V")
 
 CHANGELOG_IMAGE: Final = "table.changelog.image"
 # How many keys one call to RocksDB looks up, before the bytes of their values are counted: in the
-# first call, when the size of values is not known, and in the largest.
+# first call, when the size of values is not known, and in the largest: small values say nothing of
+# those behind them. More at once are not looked up any faster.
 _FIRST_KEYS: Final = 8
-_KEYS_AT_ONCE: Final = 4096
+_KEYS_AT_ONCE: Final = 64
 # keys that are put into a dictionary (6 ms) before other threads get a turn
 _KEYS_IN_A_TURN: Final = 64 << 10
 # The error for a batch that is too large advises a number of rows whose old rows have 1/8 of the
@@ -80,6 +81,8 @@ class ChangeBuilder:
         Whether the changelog has the old row of an update.
     looked_up
         How many bytes the old rows of the last batch have.
+    largest_value
+        The bytes of the largest row that was seen.
     """
 
     def __init__(self, name: str, table: Table, most_bytes: int) -> None:
@@ -90,6 +93,7 @@ class ChangeBuilder:
         self._compression = Compression.from_properties(properties)
         self.full_image = properties.get(CHANGELOG_IMAGE, "full").lower() == "full"
         self.looked_up = 0
+        self.largest_value = 0
 
     def build(
         self,
@@ -173,6 +177,9 @@ class ChangeBuilder:
             pool, types, places, self._compression, records.writer_id, records.sequence
         )
         some = np.flatnonzero(changes.kind)
+        if len(some):
+            widths = changes.after.ends[some] - changes.after.starts[some]
+            self.largest_value = max(self.largest_value, int(widths.max()))
         values = pool.values(changes.after if len(some) == len(keys) else changes.after[some])
         changed_keys = keys if len(some) == len(keys) else [keys[i] for i in some.tolist()]
         # of several changes of a key, the dictionary keeps the last
@@ -187,16 +194,19 @@ class ChangeBuilder:
         ``rows`` is the number of rows of the batch, which may have a key several times.
         """
         found: list[bytes | None] = []
-        size, largest, step = 0, 1, _FIRST_KEYS
+        size, largest = 0, max(1, self.largest_value)
+        step = max(1, min(_FIRST_KEYS, self._most_bytes // largest))
         while len(found) < len(keys):
             some = current(keys[len(found) : len(found) + step])
             sizes = [len(value) for value in some if value]
             size += sum(sizes)
             found += some
             self.looked_up = size
+            if sizes:
+                # also for later batches: of a store that was opened again, nothing is known
+                self.largest_value = largest = max(largest, *sizes)
             self._require_room(size, rows, len(found) * rows // len(keys))
             # as many keys as there is room for if each value is as large as the largest so far
-            largest = max(largest, *sizes, 1)
             step = max(1, min(_KEYS_AT_ONCE, 4 * step, (self._most_bytes - size) // largest))
         return found
 

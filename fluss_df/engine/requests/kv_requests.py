@@ -160,7 +160,7 @@ def _lookup_each(engine: Engine, request: pb.LookupRequest) -> list[_Found | Flu
         try:
             table, kv = engine.kv_bucket(bucket_of(request.table_id, part))
             keys = list(part.keys)
-            found = _Found(room.values(kv.get, keys))
+            found = _Found(room.values(kv, keys))
             if request.insert_if_not_exists and None in found.values:
                 found.durable_at = _insert_missing(table, kv, keys, found.values)
             results.append(found)
@@ -186,7 +186,7 @@ async def _found(
                     await engine.acknowledged(bucket, result.durable_at)
                     _, kv = engine.kv_bucket(bucket)
                     room = _lookup_room(engine)
-                    result.values = await engine.run(room.values, kv.get, list(part.keys))
+                    result.values = await engine.run(room.values, kv, list(part.keys))
                 many = len(result.values) > _MANY_VALUES
                 values = (
                     await engine.run_large(lookup_values, result.values)
@@ -298,7 +298,7 @@ def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixL
 
 def limit_rows(kv: KvTablet, limit: int, room: AnswerRoom) -> pb.LimitScanResponse:
     """Return the first rows of a bucket."""
-    rows = room.rows(itertools.islice(kv.scan(by_bytes=True)[0], max(0, limit)))
+    rows = room.rows(itertools.islice(kv.scan()[0], max(0, limit)))
     return pb.LimitScanResponse(is_log_table=False, records=encode_value_batch(rows))
 
 
