@@ -62,9 +62,10 @@ class TableCodec:
     """How the rows of a table are encoded and decoded, as long as its newest schema stays."""
 
     def __init__(self, table: Table) -> None:
-        self.schema_id = table.schema_id
-        self.schema = table.schemas[self.schema_id]
-        self.kv_format = table.descriptor.properties.get("table.kv.format", "compacted")
+        version = table.version
+        self.schema_id = version.schema_id
+        self.schema = version.schemas[self.schema_id]
+        self.kv_format = version.descriptor.properties.get("table.kv.format", "compacted")
         self.columns = self.schema.columns
         # what encodes the rows of a changelog that is not Arrow
         self.log_encoder = None if table.arrow else encoder_of(table.log_format)(self.columns)
@@ -72,7 +73,7 @@ class TableCodec:
         self._widths = {field.name: _width(field.type) for field in self.arrow_schema}
         #: what a row takes in Arrow, whatever is in it
         self.row_width = sum(self._widths.values())
-        self._columns = {key: schema.columns for key, schema in table.schemas.items()}
+        self._columns = {key: schema.columns for key, schema in version.schemas.items()}
         # what is read is nullable: a partial update of an old row has no value for a column
         self._encoder = encoder_of(self.kv_format)(self.columns)
         self._decoders: dict[tuple[str, ...], ValueDecoder] = {}
@@ -111,7 +112,7 @@ def _width(kind: pa.DataType) -> int:
     if pa.types.is_struct(kind):
         return sum(_width(kind.field(i).type) for i in range(kind.num_fields))
     try:
-        return (kind.bit_width + 7) // 8
+        return int(kind.bit_width + 7) // 8
     except ValueError:
         # where a text or a list begins
         return 4

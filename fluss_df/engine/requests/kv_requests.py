@@ -23,7 +23,7 @@ from fluss_df.engine.requests.row_requests import (
 )
 from fluss_df.engine.tables.buckets import listed
 from fluss_df.engine.tables.tables import Table
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import OperationType
@@ -232,7 +232,10 @@ def lookup_values(values: Sequence[bytes | None]) -> list[Buffer]:
 def _insert_missing(
     table: Table, kv: KvTablet, keys: Sequence[bytes], values: Sequence[bytes | None]
 ) -> int:
-    """Insert rows of nothing but their keys; return what is to be acknowledged."""
+    """Insert rows of nothing but their keys; return what is to be acknowledged.
+
+    Raises ``UNKNOWN_SERVER_ERROR`` for bytes that are no key, and others as :meth:`KvTablet.put`.
+    """
     info = table.info()
     columns = key_columns(info)
     if key_lake_format(info) is not None or len(columns) != len(info.get_primary_keys()):
@@ -249,11 +252,20 @@ def _insert_missing(
     rows = assemble(
         [*heads, Blobs(padded(b"".join(missing)), ends - lengths, lengths)], len(missing)
     )
-    decoded = RowDecoder(columns).decode(rows.data.data, rows.offsets[:-1], rows.offsets[1:])
-    names = [column.name for column in table.descriptor.schema.columns]
+    try:
+        decoded = RowDecoder(columns).decode(rows.data.data, rows.offsets[:-1], rows.offsets[1:])
+    except ProtocolError as error:
+        # a corrupt message is sent again, and this would be the same
+        raise FlussError(
+            f"a row for table bucket {kv.name} cannot be inserted, as its key is none of table"
+            f" {table.path}: {error.message}",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        ) from error
+    all_columns = info.descriptor.schema.columns
+    names = [column.name for column in all_columns]
     encoder = KvEncoder(
-        table.schema_id,
-        table.descriptor.schema.columns,
+        info.schema_id,
+        all_columns,
         [column.name for column in columns],
         kv_format=info.kv_format,
         target_columns=[column.name for column in columns],
