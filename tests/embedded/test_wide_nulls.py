@@ -68,7 +68,7 @@ def test_nulls_that_are_wide_count(tmp_path: Path, merge: str | None) -> None:
         assert memory.grown < 20 * MB
         assert refused.value.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
         assert "take 40,006,400 bytes in Arrow, more than 2,097,152" in refused.value.message
-        assert "A null in column data takes as much as any binary(100000)" in refused.value.message
+        assert "In column data (binary(100000)), a null takes as much" in refused.value.message
         assert "(such as 2 rows)" in refused.value.message
         assert kv.log.end_offset == 0
         with table.new_upsert().create_writer() as writer:
@@ -86,7 +86,7 @@ def test_a_row_that_is_too_wide_is_refused(tmp_path: Path) -> None:
     ):
         table = create(connection, WIDE)
         bucket = fluss.TableBucket(table.get_table_info().table_id, 0)
-        with pytest.raises(FlussError, match="make it a column of BYTES or STRING") as refused:
+        with pytest.raises(FlussError, match="have BYTES or STRING there") as refused:
             engine.engine.kv_bucket(bucket)[1].put(encoded(table, nulls(1)))
         assert "write fewer" not in refused.value.message
 
@@ -162,3 +162,71 @@ def test_a_changelog_is_replayed_in_parts(tmp_path: Path, monkeypatch: pytest.Mo
     assert max(sizes) <= 5 * MB
     assert len(writes) > 5
     assert sorted(writes) == writes
+
+
+LISTED = [
+    ("array", pa.list_(pa.binary(WIDTH)), lambda count: [None] * count),
+    ("row", pa.struct([("a", pa.list_(pa.binary(WIDTH)))]), lambda count: {"a": [None] * count}),
+    (
+        "rows",
+        pa.list_(pa.struct([("a", pa.binary(WIDTH)), ("b", pa.int32())])),
+        lambda count: [None] * count,
+    ),
+    (
+        "map",
+        pa.map_(pa.int32(), pa.binary(WIDTH)),
+        lambda count: [(number, None) for number in range(count)],
+    ),
+]
+
+
+@pytest.mark.parametrize("kv_format", ["compacted", "indexed"])
+@pytest.mark.parametrize(
+    ("kind", "value"), [each[1:] for each in LISTED], ids=[x[0] for x in LISTED]
+)
+def test_nulls_of_lists_count(tmp_path: Path, kind: Any, value: Any, kv_format: str) -> None:
+    """Also those of one row."""
+    options = EngineOptions(answer_bytes=MB)
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("many", kind)])
+    loose = pa.schema([schema.field(0), ("many", loosened(kind))])
+    with (
+        EmbeddedFluss(tmp_path / "d", options=options) as engine,
+        engine.connection() as connection,
+    ):
+        table = create(connection, schema, **{"table.kv.format": kv_format})
+        columns = fluss.Schema.from_json(fluss.Schema(loose, ["id"]).to_json()).columns
+        encoder = KvEncoder(1, columns, ["id"], kv_format=kv_format)
+        bucket = fluss.TableBucket(table.get_table_info().table_id, 0)
+        _, kv = engine.engine.kv_bucket(bucket)
+        for count, taken in ((2_000, False), (10, True)):
+            rows = pa.table({"id": [1], "many": pa.array([value(count)], loosened(kind))}, loose)
+            batch = encoder.encode(rows)
+            batch.stamp(-1, -1)
+            data = memoryview(bytes(batch.to_bytes()))
+            if taken:
+                kv.put(data)
+                continue
+            with PeakMemory() as memory, pytest.raises(FlussError, match="in Arrow") as refused:
+                kv.put(data)
+            assert refused.value.error_code == ErrorCode.RECORD_TOO_LARGE_EXCEPTION
+            assert "In column many (" in refused.value.message
+            assert memory.grown < 20 * MB
+        assert kv.log.end_offset == 1
+        kv.log.sync()
+        kv.apply()
+        found = table.new_scan().create_snapshot_scanner().to_arrow()
+        assert found["many"].to_pylist() == [value(10)]
+
+
+def loosened(kind: pa.DataType) -> pa.DataType:
+    """Return a type with binary data of any size, whose rows have the same bytes."""
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, loosened(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(loosened(kind.value_type))
+    if pa.types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([(field.name, loosened(field.type)) for field in fields])
+    return kind

@@ -258,9 +258,9 @@ class ChangeBuilder:
             raise FlussError(
                 f"the rows that a batch of {rows:,} rows changes in {self._name} take {size:,}"
                 f" bytes in Arrow, more than {most:,} ({_ARROW_FACTOR} times"
-                f" EngineOptions.answer_bytes). A null in column {widest.name} takes as much as"
-                f" any {widest.type}: {f'{advice}, or ' if rows > 1 else ''}make it a column of"
-                " BYTES or STRING",
+                f" EngineOptions.answer_bytes). In column {widest.name} ({widest.type}), a null"
+                f" takes as much as a value: {f'{advice}, or ' if rows > 1 else ''}have BYTES or"
+                " STRING there",
                 ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
             )
 

@@ -35,7 +35,8 @@ def parts_of(data: Bytes, headers: LogHeaders, codec: TableCodec) -> Iterator[tu
         if codec.log_encoder is None and rows:
             of_batch += _message_bytes(view, starts[i], ends[i])
         else:
-            of_batch += int(headers.size[i])
+            size_of_batch = int(headers.size[i])
+            of_batch += size_of_batch + codec.wide_lists.most_bytes(size_of_batch)
         if i > first and size + of_batch > _MOST_BYTES:
             yield first, i
             first, size = i, 0

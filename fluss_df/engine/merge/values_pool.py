@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from fluss_df.engine.merge.wide_lists import WideLists
 from fluss_df.engine.tables.tables import Table
 from fluss_df.record.kv.kv_batch import KvRecords
 from fluss_df.record.kv.values import ValueDecoder, encode_values
@@ -22,6 +23,8 @@ from fluss_df.record.rows.row_formats import encoder_of
 from fluss_df.types import Column, arrow_schema
 
 _ID_SIZE = 2
+# lists that may take more in Arrow are counted before they are decoded
+_COUNTED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class TableCodec:
         #: what a row takes in Arrow, whatever is in it
         self.row_width = sum(self._widths.values())
         self._columns = {key: schema.columns for key, schema in version.schemas.items()}
+        self.wide_lists = WideLists(self._columns, self.schema_id, self.kv_format)
         # what is read is nullable: a partial update of an old row has no value for a column
         self._encoder = encoder_of(self.kv_format)(self.columns)
         self._decoders: dict[tuple[str, ...], ValueDecoder] = {}
@@ -96,7 +100,8 @@ class TableCodec:
     @property
     def widest(self) -> Column:
         """The column of which a value takes the most bytes in Arrow, also where it is null."""
-        return max(self.columns, key=lambda column: self._widths[column.name])
+        lists = self.wide_lists.widths
+        return max(self.columns, key=lambda c: max(self._widths[c.name], lists[c.name]))
 
     def encode(self, rows: pa.Table) -> EncodedRows:
         """Return rows of the newest schema as values."""
@@ -185,14 +190,19 @@ class ValuePool:
 
         Raises FlussError as ``require_room``.
         """
-        self._require_room(self.codec.least_bytes(len(places), columns))
+        least = self.codec.least_bytes(len(places), columns)
+        self._require_room(least)
         lengths = places.ends - places.starts
-        if int(lengths.sum()) * 2 < self._size:
+        size = int(lengths.sum())
+        if size * 2 < self._size:
             found = gather_blobs(self._data, places.starts, lengths)
             data, starts, ends = found.data, found.offsets[:-1], found.offsets[1:]
         else:
             data, starts, ends = self._data[: self._size], places.starts, places.ends
-        return self.codec.decoder(columns).decode_values((data.data, starts, ends))
+        values = data.data, starts, ends
+        if columns is None and self.codec.wide_lists.most_bytes(size) > _COUNTED_BYTES:
+            self._require_room(least + self.codec.wide_lists.bytes_of(values))
+        return self.codec.decoder(columns).decode_values(values)
 
     def values(self, places: Places) -> list[bytes | None]:
         """Return values as bytes; None for those that are not there."""
