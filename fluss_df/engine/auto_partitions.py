@@ -75,22 +75,31 @@ def keep_partitions(engine: Engine, only: Table | None = None) -> None:
 
 
 def _keep(engine: Engine, table: Table, properties: Mapping[str, str]) -> None:
-    keys = table.descriptor.partition_keys
     unit = properties.get(options.AUTO_PARTITION_UNIT, "DAY").upper()
     now = _now(properties)
+    # first: a table that has as many as it may have takes no new ones before
+    _drop_old(engine, table, properties, unit, now)
+    keys = table.descriptor.partition_keys
     # with several keys, nobody knows which values of the others there will be
-    if len(keys) == 1:
-        wanted = options.integer(properties, options.AUTO_PARTITION_PRECREATE, 2)
-        for step in range(min(wanted, MAX_PARTITIONS)):
-            try:
-                value = partition_time(now, step, unit)
-                engine.catalog.create_partition(table, {keys[0]: value}, True)
-            except (OverflowError, ValueError):
-                break  # the time is after year 9999
-            except FlussError as error:
-                if error.error_code not in _FULL:
-                    raise
-                break
+    if len(keys) != 1:
+        return
+    wanted = options.integer(properties, options.AUTO_PARTITION_PRECREATE, 2)
+    for step in range(min(wanted, MAX_PARTITIONS)):
+        try:
+            value = partition_time(now, step, unit)
+            engine.catalog.create_partition(table, {keys[0]: value}, True)
+        except (OverflowError, ValueError):
+            break  # the time is after year 9999
+        except FlussError as error:
+            if error.error_code not in _FULL:
+                raise
+            break
+
+
+def _drop_old(
+    engine: Engine, table: Table, properties: Mapping[str, str], unit: str, now: datetime.datetime
+) -> None:
+    keys = table.descriptor.partition_keys
     kept = options.integer(properties, options.AUTO_PARTITION_RETENTION, 7)
     if kept < 0:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,10 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.engine.requests import catalog_requests
+from fluss_df.engine.requests import catalog_requests, dispatch
+from fluss_df.protocol import api
+from fluss_df.protocol import messages_pb2 as pb
+from tests.embedded.raw import RawClient
 
 # how long the second alteration has to come in between
 _BETWEEN_S = 0.5
@@ -70,3 +74,51 @@ def test_no_property_of_a_database_is_lost(monkeypatch: pytest.MonkeyPatch) -> N
         )
         found = one.get_admin().get_database_info("db").database_descriptor
         assert found.get_custom_properties() == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize("asked", ["metadata", "table info"])
+def test_an_id_is_that_of_the_columns_beside_it(
+    monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """Also where a column is added while the answer is made: rows would be read as another's."""
+    path = fluss.TablePath("fluss", "t")
+    name = pb.PathOfTable(database_name="fluss", table_name="t")
+    with (
+        EmbeddedFluss(port=0) as engine,
+        engine.connection() as one,
+        RawClient(engine.address) as client,
+    ):
+        schema = fluss.Schema(pa.schema([("x", pa.int64())]))
+        one.get_admin().create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+        module = dispatch if asked == "metadata" else catalog_requests
+        plain = module.shown
+        added: list[str] = []
+
+        def shown(*arguments: Any) -> Any:
+            def add() -> None:
+                column = pb.AddColumn(
+                    column_name=f"c{len(added)}",
+                    data_type_json=b'{"type": "BIGINT"}',
+                    column_position_type=0,
+                )
+                request = pb.AlterTableRequest(
+                    table_path=name, ignore_if_not_exists=False, add_columns=[column]
+                )
+                handlers = engine._connections.dispatcher._handlers
+                handlers[api.ALTER_TABLE.key][1](request)
+                added.append(column.column_name)
+
+            add()
+            found = plain(*arguments)
+            add()
+            return found
+
+        monkeypatch.setattr(module, "shown", shown)
+        if asked == "metadata":
+            request = pb.MetadataRequest(table_path=[name])
+            (answer,) = client.call(api.GET_METADATA, request).table_metadata
+        else:
+            answer = client.call(api.GET_TABLE_INFO, pb.GetTableInfoRequest(table_path=name))
+        assert len(added) == 2
+        columns = json.loads(answer.table_json)["schema"]["columns"]
+        assert answer.schema_id == len(columns)

@@ -19,9 +19,10 @@ from fluss_df import Schema, TableDescriptor, TablePath
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.engine import auto_partitions
 from fluss_df.engine.auto_partitions import keep_partitions, partition_time
+from fluss_df.engine.catalog import validation
 from fluss_df.engine.lake import tiering_states
 from fluss_df.engine.lake.tiering_states import TieringStates
-from fluss_df.engine.tables.tables import Table
+from fluss_df.engine.tables.tables import Table, TableVersion
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import write_fluss
 
@@ -93,6 +94,24 @@ def test_old_partitions_go_when_a_folder_is_opened(tmp_path: Path) -> None:
         assert there[0] in {f"{day:%Y%m%d}" for day in (before, datetime.datetime.now())}
 
 
+def test_old_partitions_make_room_for_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that has as many as it may have gets the partition of a new day at once."""
+    with EmbeddedFluss(tmp_path / "data") as engine, engine.connection() as connection:
+        connection.get_admin().create_table(PATH, by_day(**AUTOMATIC))
+        for day in (OLD, "20200102"):
+            connection.get_admin().create_partition(PATH, {"day": day})
+        table = engine.engine.catalog.table(PATH)
+        table.descriptor.properties["table.auto-partition.num-precreate"] = "2"
+        monkeypatch.setattr(validation, "MAX_PARTITIONS", 2)
+        before = datetime.datetime.now()
+        keep_partitions(engine.engine)
+        there = partitions(engine)
+        assert len(there) == 2
+        assert there[0] in {f"{day:%Y%m%d}" for day in (before, datetime.datetime.now())}
+
+
 def test_partitions_that_a_full_disk_refuses_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,7 +164,8 @@ def test_tiering_goes_on_after_a_clock_that_was_ahead(monkeypatch: pytest.Monkey
     year_ms = 365 * 86_400_000
     now = 1_800_000_000_000
     descriptor = TableDescriptor(DAYS, properties={"table.datalake.enabled": "true"})
-    table = Table(1, PATH, descriptor, now + year_ms, now + year_ms, {1: DAYS})
+    version = TableVersion(descriptor, now + year_ms, {1: DAYS})
+    table = Table(1, PATH, now + year_ms, version)
     table.lake = {"snapshot": {"time": now + year_ms}}
     states = TieringStates(lambda: [table])
     monkeypatch.setattr(tiering_states, "now_ms", lambda: now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.engine.kv import kv_store
 from fluss_df.engine.kv.kv_store import KvStore
+from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.record.kv.rocks_rows import take_values
 
 PATH = fluss.TablePath("fluss", "large")
@@ -176,3 +178,99 @@ def test_rows_are_read_for_a_limit_as_there_is_room(
             table.new_scan().limit(200).create_bucket_batch_scanner(bucket).to_arrow()
     assert sum(sizes) > 4 << 20
     assert max(sizes) <= (1 << 20) + size + 100
+
+
+def test_rows_of_a_scan_are_read_as_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan that nobody goes on with holds a piece of the rows, however small the first were."""
+    sizes: list[int] = []
+
+    def take(*arguments: object) -> list[bytes]:
+        found: list[bytes] = take_values(*arguments)  # type: ignore[arg-type]
+        sizes.append(sum(map(len, found)))
+        return found
+
+    size = 400_000
+    with EmbeddedFluss(tmp_path / "d") as engine, engine.connection() as connection:
+        fill(connection, 128, 9)
+        table = connection.get_table(PATH)
+        with table.new_upsert().create_writer() as writer:
+            ids = range(1000, 1050)
+            rows = {"id": ids, "text": ["x" * size] * 50, "n": ids}
+            writer.write_arrow(pa.table(rows, schema=SCHEMA))
+        monkeypatch.setattr(kv_store, "take_values", take)
+        scans = engine._connections.dispatcher._scans
+        table_id = table.get_table_info().table_id
+        for limit, asked, there in ((0, 1000, 178), (150, 2 * size, 150), (7, 1 << 20, 7)):
+            bucket = pb.ScanKvRequestForBucket(table_id=table_id, bucket_id=0, limit=limit)
+            answer = scans.answer(
+                pb.ScanKvRequest(bucket_scan_req=bucket, call_seq_id=0, batch_size_bytes=asked)
+            )
+            count, calls = values_of(answer.records), 0
+            while answer.has_more_results:
+                calls += 1
+                answer = scans.answer(
+                    pb.ScanKvRequest(
+                        scanner_id=answer.scanner_id, call_seq_id=calls, batch_size_bytes=asked
+                    )
+                )
+                assert not answer.error_code
+                assert len(answer.records) <= asked + size + 100
+                count += values_of(answer.records)
+            assert count == there
+    assert max(sizes) <= (1 << 20) + size + 100
+
+
+def values_of(batch: bytes) -> int:
+    """Return how many values are in a batch of an answer."""
+    return int(struct.unpack_from("<i", batch, 5)[0])
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_small_rows_say_nothing_of_those_behind_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Large rows are looked up as there is room, whatever keys stand before theirs."""
+    sizes: list[int] = []
+    plain = KvStore.get
+
+    def get(store: KvStore, keys: list[bytes]) -> list[bytes | None]:
+        found = plain(store, keys)
+        sizes.append(sum(len(value) for value in found if value is not None))
+        return found
+
+    size, most = 100_000, 1 << 20
+    options = EngineOptions(answer_bytes=most)
+    with EmbeddedFluss(tmp_path / "d", options=options) as engine:
+        with engine.connection() as connection:
+            fill(connection, 1000, 9)
+            with connection.get_table(PATH).new_upsert().create_writer() as writer:
+                for first in range(1000, 1200, 4):
+                    ids = range(first, first + 4)
+                    rows = {"id": ids, "text": ["x" * size] * 4, "n": ids}
+                    writer.write_arrow(pa.table(rows, schema=SCHEMA))
+                    writer.flush()
+        if known:
+            look_up(engine, monkeypatch, get)
+    if not known:
+        with EmbeddedFluss(tmp_path / "d", options=options) as engine:
+            look_up(engine, monkeypatch, get)
+    assert sum(sizes) > 200 * size
+    first = most if known else 64 * (size + 100)
+    assert max(sizes) <= first
+    # what was seen once is known
+    assert sum(found > most for found in sizes) <= (0 if known else 1)
+
+
+def look_up(engine: EmbeddedFluss, monkeypatch: pytest.MonkeyPatch, get: object) -> None:
+    """Look small and large rows up, and delete them."""
+    with engine.connection() as connection, monkeypatch.context() as patch:
+        patch.setattr(KvStore, "get", get)
+        table = connection.get_table(PATH)
+        keys = pa.table({"id": range(1200)})
+        found = table.new_lookup().create_lookuper().lookup_arrow(keys)
+        assert found["text"].null_count == 0
+        with table.new_upsert().create_writer() as writer:
+            writer.delete_arrow(keys)
+        assert table.new_scan().create_snapshot_scanner().to_arrow().num_rows == 0

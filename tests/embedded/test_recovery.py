@@ -242,3 +242,24 @@ def test_small_files_are_read_in_one_way() -> None:
             if use is not None and use not in _OPENED.get(path.name, ()):
                 found.append(f"{path.name}:{node.lineno} {use}")
     assert found == []
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_the_point_of_a_log_that_was_dropped_is_not_missed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, gone: bool
+) -> None:
+    tablet = Tablet(tmp_path / "log", NAME, segment_bytes=2000, owner=OWNER)
+    tablet.append(batch(20), {1: None})
+    tablet.sync()
+    tablet.release_files()
+    tablet.append(batch(20), {1: None})
+    if gone:
+        shutil.rmtree(tmp_path / "log")
+    else:
+        (tmp_path / "log" / "synced").unlink()
+        (tmp_path / "log" / "synced").mkdir()
+    tablet.sync()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == (0 if gone else 1)
+    assert gone or "synced" in told[0]
+    tablet.abandon()

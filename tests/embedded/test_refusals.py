@@ -214,6 +214,17 @@ def test_missing_keys_are_inserted_once(engine: EmbeddedFluss, client: RawClient
     assert [one.values for one in answer.values] == [b""]
 
 
+def test_bytes_that_are_no_key_are_not_inserted(engine: EmbeddedFluss, client: RawClient) -> None:
+    """And not asked for again without end, as what was damaged on its way would be."""
+    number = table(engine, "no_keys", keys=["id"])
+    for key in (b"", b"\x80", b"\x05\x05", b"x" * 100):
+        [answer] = client.call(api.LOOKUP, lookup(number, key)).buckets_resp
+        assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+        assert "as its key is none of table fluss.no_keys" in answer.error_message
+    with engine.connection() as connection:
+        assert fluss.read_fluss("no_keys", connection=connection).is_empty()
+
+
 def test_keys_of_a_partition_are_not_inserted(engine: EmbeddedFluss, client: RawClient) -> None:
     number = table(engine, "parted", keys=["id", "day"], partition_keys=["day"])
     path = fluss.TablePath("fluss", "parted")

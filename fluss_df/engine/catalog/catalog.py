@@ -24,6 +24,7 @@ from fluss_df.engine.tables.tables import (
     Database,
     Partition,
     Table,
+    TableVersion,
     databases_from_json,
     databases_to_json,
     now_ms,
@@ -232,7 +233,8 @@ class Catalog:
                 descriptor.properties, options.DATALAKE_ENABLED
             ):
                 create_lake(path, descriptor)
-            table = Table(self._id("table"), path, descriptor, now, now, {1: schema})
+            version = TableVersion(descriptor, now, {1: schema})
+            table = Table(self._id("table"), path, now, version)
             self._store(table)
             self._tables[path] = table
             self._index(table)
@@ -312,8 +314,9 @@ class Catalog:
     def schema(self, path: TablePath, schema_id: int | None) -> tuple[int, Schema]:
         """Return a schema of a table with its id; None for the newest."""
         table = self._tables.get(path)
-        wanted = schema_id if schema_id is not None else (table.schema_id if table else 0)
-        found = table.schemas.get(wanted) if table else None
+        schemas = table.schemas if table else {}
+        wanted = max(schemas, default=0) if schema_id is None else schema_id
+        found = schemas.get(wanted)
         if found is None:
             raise FlussError(
                 f"Schema for table {path} with schema id {wanted} does not exist.",
@@ -328,11 +331,10 @@ class Catalog:
             schemas = table.schemas
             if descriptor.schema != table.schemas[table.schema_id]:
                 schemas = {**schemas, table.schema_id + 1: descriptor.schema}
-            changed = replace(table, descriptor=descriptor, modified=now_ms(), schemas=schemas)
-            self._store(changed)
+            version = TableVersion(descriptor, now_ms(), schemas)
+            self._store(replace(table, version=version))
             # in place, as tablets refer to it
-            table.descriptor, table.modified = descriptor, changed.modified
-            table.schemas = schemas
+            table.version = version
 
     def set_lake(self, table: Table, lake: dict[str, Any]) -> None:
         """Take note how far a table is tiered; it is durable then."""

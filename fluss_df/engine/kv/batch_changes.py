@@ -33,15 +33,20 @@ V = TypeVar("V")
 
 CHANGELOG_IMAGE: Final = "table.changelog.image"
 # How many keys one call to RocksDB looks up, before the bytes of their values are counted: in the
-# first call, when the size of values is not known, and in the largest.
+# first call, when the size of values is not known, and in the largest: small values say nothing of
+# those behind them. More at once are not looked up any faster.
 _FIRST_KEYS: Final = 8
-_KEYS_AT_ONCE: Final = 4096
+_KEYS_AT_ONCE: Final = 64
 # keys that are put into a dictionary (6 ms) before other threads get a turn
 _KEYS_IN_A_TURN: Final = 64 << 10
 # The error for a batch that is too large advises a number of rows whose old rows have 1/8 of the
 # limit, since rows are in memory several times. fluss_df's writers cut the batch by this number and
 # not by halves: for each half that is refused, the old rows would have been read in vain.
 _ADVISED_SHARE: Final = 8
+# What the rows may take in Arrow, as a multiple of that limit. Honest batches may take more than
+# their bytes: one of 2 MB, as Java's writers send it, of rows with a thousand numbers that are
+# null, takes 130 MB, and 260 MB if it replaces such rows.
+_ARROW_FACTOR: Final = 2
 # The most rows of a batch. Apache Fluss 0.9.1 fails with this many new rows, and with half as many
 # that replace others. Here, a batch of a million rows would block other threads for 0.2 s.
 _MOST_ROWS: Final = 128 << 10
@@ -70,8 +75,14 @@ def read_batch(name: str, data: memoryview) -> KvRecords:
 class ChangeBuilder:
     """Computes what batches change in one bucket; used by one thread at a time.
 
-    ``full_image`` says whether the changelog has the old row of an update. ``looked_up`` is how
-    many bytes the old rows of the last batch have.
+    Attributes
+    ----------
+    full_image
+        Whether the changelog has the old row of an update.
+    looked_up
+        How many bytes the old rows of the last batch have.
+    largest_value
+        The bytes of the largest row that was seen.
     """
 
     def __init__(self, name: str, table: Table, most_bytes: int) -> None:
@@ -82,6 +93,7 @@ class ChangeBuilder:
         self._compression = Compression.from_properties(properties)
         self.full_image = properties.get(CHANGELOG_IMAGE, "full").lower() == "full"
         self.looked_up = 0
+        self.largest_value = 0
 
     def build(
         self,
@@ -118,7 +130,8 @@ class ChangeBuilder:
                     ErrorCode.DELETION_DISABLED_EXCEPTION,
                 )
             kept = np.flatnonzero(~deleted)
-        pool = ValuePool(codec)
+        rows = len(records)
+        pool = ValuePool(codec, lambda size: self._require_arrow_room(size, rows, codec))
         new = pool.add_batch(data, records)
         starts, ends = records.key_starts, records.key_ends
         if kept is not None:
@@ -154,6 +167,9 @@ class ChangeBuilder:
             pool, types, places, self._compression, records.writer_id, records.sequence
         )
         some = np.flatnonzero(changes.kind)
+        if len(some):
+            widths = changes.after.ends[some] - changes.after.starts[some]
+            self.largest_value = max(self.largest_value, int(widths.max()))
         values = pool.values(changes.after if len(some) == len(keys) else changes.after[some])
         changed_keys = keys if len(some) == len(keys) else [keys[i] for i in some.tolist()]
         # of several changes of a key, the dictionary keeps the last
@@ -168,16 +184,19 @@ class ChangeBuilder:
         ``rows`` is the number of rows of the batch, which may have a key several times.
         """
         found: list[bytes | None] = []
-        size, largest, step = 0, 1, _FIRST_KEYS
+        size, largest = 0, max(1, self.largest_value)
+        step = max(1, min(_FIRST_KEYS, self._most_bytes // largest))
         while len(found) < len(keys):
             some = current(keys[len(found) : len(found) + step])
             sizes = [len(value) for value in some if value]
             size += sum(sizes)
             found += some
             self.looked_up = size
+            if sizes:
+                # also for later batches: of a store that was opened again, nothing is known
+                self.largest_value = largest = max(largest, *sizes)
             self._require_room(size, rows, len(found) * rows // len(keys))
             # as many keys as there is room for if each value is as large as the largest so far
-            largest = max(largest, *sizes, 1)
             step = max(1, min(_KEYS_AT_ONCE, 4 * step, (self._most_bytes - size) // largest))
         return found
 
@@ -197,6 +216,35 @@ class ChangeBuilder:
                 f"the rows that a batch of {rows:,} rows changes in {self._name} have more than"
                 f" {self._most_bytes:,} bytes (EngineOptions.answer_bytes): write fewer at once"
                 f"{advice}: writer.batch-rows, writer.batch-size",
+                ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
+            )
+
+    def _require_arrow_room(self, size: int, rows: int, codec: TableCodec) -> None:
+        """Refuse a batch whose rows would take too much memory in Arrow, however small they are.
+
+        Raises ``RECORD_TOO_LARGE_EXCEPTION``, also for a batch of one row: it would be as large
+        for whoever reads the changelog.
+
+        Parameters
+        ----------
+        size
+            What the rows take at least, nulls included.
+        rows
+            How many rows the batch has.
+        codec
+            The codec of the table's rows.
+        """
+        most = _ARROW_FACTOR * self._most_bytes
+        if size > most:
+            widest = codec.widest
+            fewer = max(1, rows * most // (_ADVISED_SHARE * size))
+            advice = f"write fewer at once (such as {fewer:,} rows): writer.batch-rows"
+            raise FlussError(
+                f"the rows that a batch of {rows:,} rows changes in {self._name} take {size:,}"
+                f" bytes in Arrow, more than {most:,} ({_ARROW_FACTOR} times"
+                f" EngineOptions.answer_bytes). In column {widest.name} ({widest.type}), a null"
+                f" takes as much as a value: {f'{advice}, or ' if rows > 1 else ''}have BYTES or"
+                " STRING there",
                 ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
             )
 

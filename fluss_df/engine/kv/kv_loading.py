@@ -21,7 +21,9 @@ from fluss_df.hooks import undoing
 
 logger = logging.getLogger(__name__)
 
+# of the changelog that are read at once; of its rows, in Arrow, that are written at once
 _REPLAY_BYTES: Final = 16 << 20
+_WRITTEN_BYTES: Final = 64 << 20
 
 
 class StoreLoader:
@@ -135,10 +137,16 @@ class StoreLoader:
             piece = self._log.read(position, _REPLAY_BYTES, at_least_one=True)
             assert piece is not None
             changes: Changes = {}
-            state = store.state
+            state, size = store.state, 0
             for batch in replay.decode(piece.data, piece.headers, position):
                 # what is behind may not be synced yet
-                if batch.base_offset < end:
-                    state = replay.add(batch, changes, state)
+                if batch.base_offset >= end:
+                    break
+                if size > _WRITTEN_BYTES:
+                    state = replace(state, applied=batch.base_offset)
+                    store.write(changes, state)
+                    changes, size = {}, 0
+                state = replay.add(batch, changes, state)
+                size += batch.batch.nbytes
             position = min(end, piece.headers.end_offset or end)
             store.write(changes, replace(state, applied=position))

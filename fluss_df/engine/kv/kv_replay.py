@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fluss_df.engine.kv.decoded_parts import parts_of
 from fluss_df.engine.kv.kv_store import KvState
 from fluss_df.engine.merge.row_changes import DELETE, INSERT, UPDATE_BEFORE
 from fluss_df.engine.merge.values_pool import TableCodec
@@ -22,17 +24,19 @@ from fluss_df.record.log.log_decode import DecodedBatch
 from fluss_df.record.log.row_log import decoder_of_log
 
 NOT_COUNTED: Final = -1
+# of rows in Arrow, whose changes are made at once
+_STEP_BYTES: Final = 16 << 20
 
 Kinds = npt.NDArray[np.int8]
 Booleans = npt.NDArray[np.bool_]
 Changes = dict[bytes, bytes | None]
 
 
-def _kept(batch: DecodedBatch, change_types: pa.Array) -> tuple[pa.Table, Kinds]:
-    """Return the rows of a batch that say what there is after a change, and their change types."""
+def _kept(rows: pa.RecordBatch, change_types: pa.Array) -> tuple[pa.Table, Kinds]:
+    """Return the rows that say what there is after a change, and their change types."""
     kinds = change_types.to_numpy(zero_copy_only=False)
     kept = kinds != UPDATE_BEFORE
-    return pa.Table.from_batches([batch.batch]).filter(pa.array(kept)), kinds[kept]
+    return pa.Table.from_batches([rows]).filter(pa.array(kept)), kinds[kept]
 
 
 class ChangeReplay:
@@ -52,22 +56,31 @@ class ChangeReplay:
         columns = {key: schema.columns for key, schema in table.schemas.items()}
         self._decoder = decoder_of_log(columns, codec.arrow_schema, table.log_format)
 
-    def decode(self, data: Bytes, headers: LogHeaders, start: int) -> list[DecodedBatch]:
-        """Decode batches of the changelog, from an offset on."""
-        return self._decoder.decode(data, headers, start_offset=start)
+    def decode(self, data: Bytes, headers: LogHeaders, start: int) -> Iterator[DecodedBatch]:
+        """Decode batches of the changelog, from an offset on, a part of them at a time."""
+        for first, last in parts_of(data, headers, self._codec):
+            yield from self._decoder.decode(data, headers, first, last, start_offset=start)
 
     def columns(self, batch: DecodedBatch) -> tuple[EncodedRows, EncodedRows, Booleans] | None:
         """Return keys, values, and which are deleted, of the changes of a batch; None for none."""
         if batch.change_types is None:
             return None
-        rows, kinds = _kept(batch, batch.change_types)
+        rows, kinds = _kept(batch.batch, batch.change_types)
         return self._keys.keys(rows), self._codec.encode(rows), kinds == DELETE
 
     def add(self, batch: DecodedBatch, changes: Changes, state: KvState) -> KvState:
         """Add the changes of a batch to others; return the state of a store behind it."""
         if batch.change_types is None:
             return state
-        rows, kinds = _kept(batch, batch.change_types)
+        rows, types = batch.batch, batch.change_types
+        # a part of a large batch at a time: what is made of rows takes as much as these
+        step = max(1, _STEP_BYTES * rows.num_rows // max(1, rows.nbytes))
+        for at in range(0, rows.num_rows, step):
+            part = rows.slice(at, step), types.slice(at, step)
+            state = self._add(*_kept(*part), changes, state)
+        return state
+
+    def _add(self, rows: pa.Table, kinds: Kinds, changes: Changes, state: KvState) -> KvState:
         encoded = self._keys.keys(rows)
         key_bytes, at = encoded.data.tobytes(), encoded.offsets.tolist()
         values = self._codec.encode(rows)

@@ -346,12 +346,11 @@ class KvStore:
             options.set_iterate_upper_bound(end[:-1] + bytes([end[-1] + 1]))
         return self._read(options, prefix)
 
-    def scan(self, by_bytes: bool = False) -> Iterator[list[bytes]]:
+    def scan(self) -> Iterator[list[bytes]]:
         """Return an iterator over lists of all values as they are now, in the order of their keys.
 
-        Where ``by_bytes`` is true, a list ends with the value that makes it larger than 1 MiB:
-        for a reader that may want no more of them. A list that ends by the sizes of the values
-        before it takes a tenth less time for each value.
+        A list ends with the value that makes it larger than 1 MiB, also where values before it are
+        small: a reader may want no more of them, or go on in ten minutes.
 
         No other thread may write when it begins. A small store that is closed at the moment is
         opened for reading alone. That takes 3 ms; to open it for writing and close it again takes
@@ -362,11 +361,11 @@ class KvStore:
         """
         with self._guard:
             read = self._read_at_rest if self.scans_at_rest else self._read_now
-            values = read(_LIST_BYTES if by_bytes else None)
+            values = read()
             next(values)  # takes the snapshot
         return values
 
-    def _read_at_rest(self, most_bytes: int | None) -> Iterator[list[bytes]]:
+    def _read_at_rest(self) -> Iterator[list[bytes]]:
         options = self._resources.options()
         # all files at once: they stay readable when the store is opened meanwhile and drops them
         options.set_max_open_files(-1)
@@ -384,7 +383,7 @@ class KvStore:
             rows = db.iter()
             rows.seek(FIRST_ROW_KEY)
             yield []
-            yield from _value_lists(rows, most_bytes)
+            yield from _value_lists(rows)
         except FlussError:
             raise
         except Exception as error:
@@ -392,18 +391,18 @@ class KvStore:
         finally:
             db.close()
 
-    def _read_now(self, most_bytes: int | None) -> Iterator[list[bytes]]:
+    def _read_now(self) -> Iterator[list[bytes]]:
         with self._using("read") as db:
             rows = db.snapshot().iter()
             rows.seek(FIRST_ROW_KEY)
             yield []
-            yield from _value_lists(rows, most_bytes)
+            yield from _value_lists(rows)
 
     def _read(self, options: rocksdict.ReadOptions, first: bytes) -> Iterator[list[bytes]]:
         with self._using("read") as db:
             rows = db.iter(options)
             rows.seek(first)
-            yield from _value_lists(rows, _LIST_BYTES)
+            yield from _value_lists(rows)
 
     def flush(self) -> None:
         """Bring everything to the disk, synced."""
@@ -445,14 +444,14 @@ def _work(db: rocksdict.Rdict) -> StoreWork:
     return StoreWork(size, value("num-running-compactions"), value("compaction-pending"))
 
 
-def _value_lists(rows: rocksdict.RdictIter, most_bytes: int | None) -> Iterator[list[bytes]]:
+def _value_lists(rows: rocksdict.RdictIter) -> Iterator[list[bytes]]:
     """Iterate over the values from where RocksDB's iterator is, in lists.
 
     One generator step a list, and not one a value, makes a scan a fifth quicker. The lists grow:
     who wants a few values makes few.
     """
     count = _FIRST_LIST_VALUES
-    while values := take_values(rows, count, None, most_bytes):
+    while values := take_values(rows, count, None, _LIST_BYTES):
         few = sum(map(len, values)) < _LIST_BYTES // 2
         yield values
         count = min(2 * count, _MOST_LIST_VALUES) if few else max(1, count // 2)

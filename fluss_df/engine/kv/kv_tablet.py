@@ -162,11 +162,8 @@ class KvTablet:
                 self._store = self._loader.reopened(self._store.folder, end)
                 self._forget_pending(end)
 
-    def _sound_values(self, store: KvStore, lists: Iterator[list[bytes]]) -> Iterator[bytes]:
-        """Iterate over values; if the store is damaged, make it again and raise an error."""
-        return itertools.chain.from_iterable(self._sound_lists(store, lists))
-
     def _sound_lists(self, store: KvStore, lists: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+        """Iterate over values; if the store is damaged, make it again and raise an error."""
         try:
             yield from lists
         except DamagedStoreError as error:
@@ -210,6 +207,15 @@ class KvTablet:
                 ErrorCode.INVALID_TABLE_EXCEPTION,
             )
         return count
+
+    @property
+    def largest_value(self) -> int:
+        """The bytes of the largest row that was seen since the bucket was opened."""
+        return self._builder.largest_value
+
+    @largest_value.setter
+    def largest_value(self, size: int) -> None:
+        self._builder.largest_value = size
 
     @property
     def scans_at_rest(self) -> bool:
@@ -368,23 +374,25 @@ class KvTablet:
     def prefix(self, prefix: bytes) -> Iterator[bytes]:
         """Return an iterator over the values whose keys begin with some bytes, in their order."""
         if not prefix:
-            return self.scan(by_bytes=True)[0]
+            return self.scan()[0]
         self._on_sound_rows(self._catch_up)
         store = self._store
-        return self._sound_values(store, store.prefix(prefix))
+        return itertools.chain.from_iterable(self._sound_lists(store, store.prefix(prefix)))
 
-    def scan(self, by_bytes: bool = False) -> tuple[Iterator[bytes], int]:
-        """Return an iterator over all values, and the offset of the changelog behind them.
+    def scan(self) -> tuple[Iterator[bytes], int]:
+        """Return an iterator over all values, and the offset of the changelog behind them."""
+        lists, offset = self.scan_lists()
+        return itertools.chain.from_iterable(lists), offset
 
-        If ``by_bytes`` is true, at most 1 MiB and one value are read ahead.
-        """
-        return self._on_sound_rows(lambda: self._scan(by_bytes))
+    def scan_lists(self) -> tuple[Iterator[list[bytes]], int]:
+        """Return what :meth:`scan` returns, in lists of at most 1 MiB and one value."""
+        return self._on_sound_rows(self._scan)
 
-    def _scan(self, by_bytes: bool) -> tuple[Iterator[bytes], int]:
+    def _scan(self) -> tuple[Iterator[list[bytes]], int]:
         with self._catch_up():
             store = self._store
-            lists, applied = store.scan(by_bytes), store.state.applied
-        return self._sound_values(store, lists), applied
+            lists, applied = store.scan(), store.state.applied
+        return self._sound_lists(store, lists), applied
 
     def _catch_up(self) -> threading.Lock:
         """Bring RocksDB to the state that readers see; return the lock that keeps it there."""

@@ -8,17 +8,17 @@ from collections.abc import Iterator
 
 from fluss_df.engine.lake.lake_tables import LakeTables
 from fluss_df.engine.tables import options
-from fluss_df.engine.tables.tables import Table
+from fluss_df.engine.tables.tables import Table, TableVersion
 from fluss_df.metadata import TableBucket
 from fluss_df.schema import TableDescriptor, descriptor_with
 
 
-def has_lake(table: Table) -> bool:
+def has_lake(table: Table | TableVersion) -> bool:
     """Return whether a table is tiered into the lake of the folder."""
     return options.boolean(table.descriptor.properties, options.DATALAKE_ENABLED)
 
 
-def shown(table: Table, lake: LakeTables | None) -> TableDescriptor:
+def shown(table: TableVersion, lake: LakeTables | None) -> TableDescriptor:
     """Return what clients are told of a table: with the place of the lake, where it has one."""
     descriptor = table.descriptor
     if lake is None or not has_lake(table):

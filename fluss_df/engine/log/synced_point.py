@@ -299,8 +299,10 @@ class PointFile:
             if durable:
                 self.sync()
         except FlussError as error:
+            # the folder of a table that was dropped meanwhile is gone, and nobody misses it
+            level = logging.WARNING if self._path.parent.exists() else logging.DEBUG
             if self._problem != error.message:
-                logger.warning("%s: %s", self._name, error.message)
+                logger.log(level, "%s: %s", self._name, error.message)
             self._problem = error.message
         else:
             self._problem = None

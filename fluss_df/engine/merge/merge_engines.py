@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from fluss_df.engine.merge.aggregates import Aggregate, aggregate_of, last_value
 from fluss_df.engine.merge.values_pool import Places, TableCodec, ValuePool
+from fluss_df.engine.tables.buckets import listed
 from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.record.layout.unaligned import Bools, Int64s
@@ -113,8 +114,8 @@ class PartialUpdate(Replace):
         missing = [name for name in keys if name not in targets]
         if missing:
             raise FlussError(
-                f"The target write columns [{', '.join(targets)}] must contain the primary key"
-                f" columns [{', '.join(keys)}].",
+                f"The target write columns {listed(targets)} must contain the primary key"
+                f" columns {listed(keys)}.",
                 ErrorCode.INVALID_TARGET_COLUMN,
             )
         for column in codec.columns:
@@ -237,7 +238,7 @@ def merge_engine(
         columns = codec.columns
         if any(not 0 <= i < len(columns) for i in targets):
             raise FlussError(
-                f"target columns {list(targets)} of a table with {len(columns)} columns",
+                f"target columns {listed(targets)} of a table with {len(columns)} columns",
                 ErrorCode.INVALID_TARGET_COLUMN,
             )
         names = [columns[i].name for i in targets]

@@ -7,21 +7,24 @@ places in this buffer: nothing is copied row by row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from fluss_df.engine.merge.wide_lists import WideLists
 from fluss_df.engine.tables.tables import Table
 from fluss_df.record.kv.kv_batch import KvRecords
 from fluss_df.record.kv.values import ValueDecoder, encode_values
 from fluss_df.record.layout.bytes_columns import EncodedRows
 from fluss_df.record.layout.unaligned import SLACK, Bools, Int64s, UInt8s, gather_blobs, word_view
 from fluss_df.record.rows.row_formats import encoder_of
-from fluss_df.types import arrow_schema
+from fluss_df.types import Column, arrow_schema
 
 _ID_SIZE = 2
+# lists that may take more in Arrow are counted before they are decoded
+_COUNTED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +65,19 @@ class TableCodec:
     """How the rows of a table are encoded and decoded, as long as its newest schema stays."""
 
     def __init__(self, table: Table) -> None:
-        self.schema_id = table.schema_id
-        self.schema = table.schemas[self.schema_id]
-        self.kv_format = table.descriptor.properties.get("table.kv.format", "compacted")
+        version = table.version
+        self.schema_id = version.schema_id
+        self.schema = version.schemas[self.schema_id]
+        self.kv_format = version.descriptor.properties.get("table.kv.format", "compacted")
         self.columns = self.schema.columns
         # what encodes the rows of a changelog that is not Arrow
         self.log_encoder = None if table.arrow else encoder_of(table.log_format)(self.columns)
         self.arrow_schema = arrow_schema(self.columns)
-        self._columns = {key: schema.columns for key, schema in table.schemas.items()}
+        self._widths = {field.name: _width(field.type) for field in self.arrow_schema}
+        #: what a row takes in Arrow, whatever is in it
+        self.row_width = sum(self._widths.values())
+        self._columns = {key: schema.columns for key, schema in version.schemas.items()}
+        self.wide_lists = WideLists(self._columns, self.schema_id, self.kv_format)
         # what is read is nullable: a partial update of an old row has no value for a column
         self._encoder = encoder_of(self.kv_format)(self.columns)
         self._decoders: dict[tuple[str, ...], ValueDecoder] = {}
@@ -84,6 +92,17 @@ class TableCodec:
             self._decoders[names] = found
         return found
 
+    def least_bytes(self, rows: int, names: tuple[str, ...] | None = None) -> int:
+        """Return what rows of some columns, or of all, take in Arrow, whatever is in them."""
+        width = self.row_width if names is None else sum(self._widths[name] for name in names)
+        return rows * width
+
+    @property
+    def widest(self) -> Column:
+        """The column of which a value takes the most bytes in Arrow, also where it is null."""
+        lists = self.wide_lists.widths
+        return max(self.columns, key=lambda c: max(self._widths[c.name], lists[c.name]))
+
     def encode(self, rows: pa.Table) -> EncodedRows:
         """Return rows of the newest schema as values."""
         return encode_values(self.schema_id, self._encoder.encode(rows))
@@ -93,11 +112,31 @@ class TableCodec:
         return schema_id in self._columns
 
 
-class ValuePool:
-    """A buffer of values that grows."""
+def _width(kind: pa.DataType) -> int:
+    """Return the bytes that a value takes in Arrow at least: also a null is as wide as others."""
+    if pa.types.is_struct(kind):
+        return sum(_width(kind.field(i).type) for i in range(kind.num_fields))
+    try:
+        return int(kind.bit_width + 7) // 8
+    except ValueError:
+        # where a text or a list begins
+        return 4
 
-    def __init__(self, codec: TableCodec) -> None:
+
+class ValuePool:
+    """A buffer of values that grows.
+
+    Parameters
+    ----------
+    codec
+        The codec of the values.
+    require_room
+        Is called with what rows take in Arrow at least, before they are decoded; may raise.
+    """
+
+    def __init__(self, codec: TableCodec, require_room: Callable[[int], None]) -> None:
         self.codec = codec
+        self._require_room = require_room
         self._data: UInt8s = np.zeros(0, np.uint8)
         self._size = 0
 
@@ -147,14 +186,23 @@ class ValuePool:
         return Places(values.offsets[:-1] + start, values.offsets[1:] + start)
 
     def rows(self, places: Places, columns: tuple[str, ...] | None = None) -> pa.Table:
-        """Return values as rows of the newest schema, or some of its columns."""
+        """Return values as rows of the newest schema, or some of its columns.
+
+        Raises FlussError as ``require_room``.
+        """
+        least = self.codec.least_bytes(len(places), columns)
+        self._require_room(least)
         lengths = places.ends - places.starts
-        if int(lengths.sum()) * 2 < self._size:
+        size = int(lengths.sum())
+        if size * 2 < self._size:
             found = gather_blobs(self._data, places.starts, lengths)
             data, starts, ends = found.data, found.offsets[:-1], found.offsets[1:]
         else:
             data, starts, ends = self._data[: self._size], places.starts, places.ends
-        return self.codec.decoder(columns).decode_values((data.data, starts, ends))
+        values = data.data, starts, ends
+        if columns is None and self.codec.wide_lists.most_bytes(size) > _COUNTED_BYTES:
+            self._require_room(least + self.codec.wide_lists.bytes_of(values))
+        return self.codec.decoder(columns).decode_values(values)
 
     def values(self, places: Places) -> list[bytes | None]:
         """Return values as bytes; None for those that are not there."""

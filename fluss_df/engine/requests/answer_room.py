@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
 
 from fluss_df.engine.files.workers import give_turn, paced
 from fluss_df.errors import ErrorCode, FlussError
 
-# keys that are read at a time: before the sizes of their values are known, and at the most
+# Keys that are read at once before anything is known of the size of their values; and at the most:
+# small values say nothing of those behind them. More at once are not read any faster.
 _FIRST_KEYS: Final = 8
-_MOST_KEYS: Final = 8192
-# the bytes of a value's object besides those of the value
+_MOST_KEYS: Final = 64
+# values that are read before others get a turn
+_TURN_VALUES: Final = 8192
+# of a value besides its bytes, while it is an object
 _OBJECT_BYTES: Final = 48
 
-Read = Callable[[list[bytes]], list[bytes | None]]
+
+class Rows(Protocol):
+    """Where values are read."""
+
+    #: the largest value that was seen there
+    largest_value: int
+
+    def get(self, keys: list[bytes]) -> list[bytes | None]:
+        """Return the values of keys."""
 
 
 class AnswerRoom:
@@ -41,22 +52,34 @@ class AnswerRoom:
                 ErrorCode.RECORD_TOO_LARGE_EXCEPTION,
             )
 
-    def values(self, read: Read, keys: Sequence[bytes]) -> list[bytes | None]:
+    def values(self, rows: Rows, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, each value once in memory however often it is asked for.
 
         Raises FlussError as :meth:`take`.
+
+        Parameters
+        ----------
+        rows
+            Where they are.
+        keys
+            The keys.
         """
         wanted = list(dict.fromkeys(keys))
         found: list[bytes | None] = []
-        step, largest = _FIRST_KEYS, 1
+        largest = max(1, rows.largest_value)
+        step = max(1, min(_FIRST_KEYS, self._left // largest))
+        turn = _TURN_VALUES
         while len(found) < len(wanted):
-            if len(found) >= _MOST_KEYS:
+            if len(found) >= turn:
+                turn += _TURN_VALUES
                 give_turn()
-            part = read(wanted[len(found) : len(found) + step])
+            part = rows.get(wanted[len(found) : len(found) + step])
             found += part
             sizes = [len(value) for value in part if value is not None]
+            if sizes and max(sizes) > largest:
+                # also for those who come later: of a store that was opened again, nothing is known
+                rows.largest_value = largest = max(sizes)
             self.take(sum(sizes) + _OBJECT_BYTES * len(sizes))
-            largest = max(largest, *sizes, 1)
             step = max(1, min(_MOST_KEYS, 4 * step, self._left // largest))
         if len(wanted) == len(keys):
             return found

@@ -170,12 +170,14 @@ class CatalogRequests:
 
     def _table_info(self, request: pb.GetTableInfoRequest) -> pb.GetTableInfoResponse:
         table = self._engine.catalog.table(path_of(request.table_path))
+        # once: an ALTER that comes in between would give its id to columns of before
+        version = table.version
         return pb.GetTableInfoResponse(
             table_id=table.id,
-            schema_id=table.schema_id,
-            table_json=shown(table, self._engine.lake).to_json(),
+            schema_id=version.schema_id,
+            table_json=shown(version, self._engine.lake).to_json(),
             created_time=table.created,
-            modified_time=table.modified,
+            modified_time=version.modified,
         )
 
     def _list_tables(self, request: pb.ListTablesRequest) -> pb.ListTablesResponse:

@@ -19,7 +19,7 @@ from fluss_df.engine.files.workers import paced
 from fluss_df.engine.log.append_checks import Appended
 from fluss_df.engine.log.log_reads import Piece
 from fluss_df.engine.requests.answer_room import AnswerRoom
-from fluss_df.engine.requests.filtered_read import read_filtered
+from fluss_df.engine.requests.filtered_read import LookBudget, read_filtered
 from fluss_df.engine.requests.kv_requests import limit_rows
 from fluss_df.engine.requests.row_requests import (
     acknowledge,
@@ -27,7 +27,7 @@ from fluss_df.engine.requests.row_requests import (
     without_frames,
     write_each,
 )
-from fluss_df.engine.tables.buckets import java_name
+from fluss_df.engine.tables.buckets import java_name, listed
 from fluss_df.engine.tables.tables import Table
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
@@ -195,22 +195,22 @@ def _read_all(
     response: list[Buffer] = []
     total = 0
     at_once = False
-    for asked in request.tables_req:
+    look = LookBudget()
+    for table_id, buckets in _by_bucket(request).items():
         parts: list[Buffer] = []
         # a right that was taken away meanwhile ends a fetch that waits
-        refusal = rights.refusal_by_id(OperationType.READ, asked.table_id) if rights else None
+        refusal = rights.refusal_by_id(OperationType.READ, table_id) if rights else None
         before = total
-        for part in paced(asked.buckets_req):
+        for wanted, part in paced(buckets.values()):
             answer = pb.FetchLogResponseForBucket(
                 bucket_id=part.bucket_id, partition_id=partition_of(part)
             )
-            bucket = ReplyBucket(asked.table_id, answer)
+            bucket = ReplyBucket(table_id, answer)
             try:
                 if refusal:
                     raise without_frames(refusal)
-                _read(engine, request, asked, part, bucket, total, in_place)
+                at_once |= _read(engine, request, wanted, part, bucket, total, look, in_place)
                 total += sum(map(len, bucket.records or ()))
-                at_once |= answer.HasField("filtered_end_offset")
             except FlussError as error:
                 at_once = True
                 set_error(answer, error)
@@ -221,16 +221,65 @@ def _read_all(
             else:
                 parts += fetch_response_bucket(answer, bucket.records)
         if total > before:
-            table = engine.catalog.table_by_id(asked.table_id)
+            table = engine.catalog.table_by_id(table_id)
             if table is not None:
                 engine.counters.tables.of(table.path).add(bytes_out=total - before)
         if not in_place:
-            response += fetch_response_table(asked.table_id, parts)
+            response += fetch_response_table(table_id, parts)
     if in_place:
         return reply, total, at_once
     if len(response) > _MANY_PARTS:
         response = _joined(response)
     return response, total, at_once
+
+
+class _Wanted:
+    """What a fetch wants of the buckets of a table; looked at once, however many these are."""
+
+    __slots__ = ("_looked_at", "_problem", "asked", "batch_filter", "columns")
+
+    def __init__(self, asked: pb.FetchLogRequestForTable) -> None:
+        self.asked = asked
+        self.columns: list[int] | None = None
+        self.batch_filter: BatchFilter | None = None
+        self._looked_at = False
+        self._problem: FlussError | None = None
+
+    def look_at(self, table: Table) -> None:
+        """Read the columns and the filter.
+
+        Raises ``INVALID_COLUMN_PROJECTION``.
+        """
+        if not self._looked_at:
+            self._looked_at = True
+            asked = self.asked
+            try:
+                if asked.projection_pushdown_enabled and table.arrow:
+                    self.columns = list(asked.projected_fields)
+                    _check_projection(self.columns, len(table.descriptor.schema.columns))
+                self.batch_filter = _batch_filter(table, asked)
+            except FlussError as error:
+                self._problem = without_frames(error)
+        if self._problem is not None:
+            raise without_frames(self._problem)
+
+
+# bucket and partition -> what is wanted of it, and from where on
+_Buckets = dict[tuple[int, int | None], tuple[_Wanted, pb.FetchLogRequestForBucket]]
+
+
+def _by_bucket(request: pb.FetchLogRequest) -> dict[int, _Buckets]:
+    """Return the buckets that a fetch names, by table.
+
+    Each is read once: of several wishes for one bucket the last counts, as in Fluss.
+    """
+    tables: dict[int, _Buckets] = {}
+    for asked in request.tables_req:
+        buckets = tables.setdefault(asked.table_id, {})
+        wanted = _Wanted(asked)
+        for part in paced(asked.buckets_req):
+            buckets[part.bucket_id, partition_of(part)] = wanted, part
+    return tables
 
 
 def _joined(parts: Sequence[Buffer]) -> list[Buffer]:
@@ -255,14 +304,16 @@ def _joined(parts: Sequence[Buffer]) -> list[Buffer]:
 def _read(
     engine: Engine,
     request: pb.FetchLogRequest,
-    asked: pb.FetchLogRequestForTable,
+    wanted: _Wanted,
     part: pb.FetchLogRequestForBucket,
     reply: ReplyBucket,
     taken: int,
+    look: LookBudget,
     in_place: bool,
-) -> None:
+) -> bool:
+    """Read a bucket; return whether batches were left out, or not looked at."""
     answer = reply.answer
-    bucket = bucket_of(asked.table_id, part)
+    bucket = bucket_of(wanted.asked.table_id, part)
     table, tablet = engine.bucket(bucket)
     reply.checked = tablet.checked
     if request.follower_server_id != _CLIENT:
@@ -271,37 +322,35 @@ def _read(
             f" {java_name(bucket)}",
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
         )
-    columns: list[int] | None = None
-    if asked.projection_pushdown_enabled and table.arrow:
-        columns = list(asked.projected_fields)
-        _check_projection(columns, len(table.descriptor.schema.columns))
+    wanted.look_at(table)
+    columns, batch_filter = wanted.columns, wanted.batch_filter
     offset = part.fetch_offset
     if offset == _EARLIEST_OFFSET:
         offset = tablet.start_offset
     room = min(part.max_fetch_bytes, request.max_bytes - taken)
-    batch_filter = _batch_filter(table, asked)
     if batch_filter is not None:
         cut = None if columns is None else functools.partial(_cut, columns, table.layouts)
-        found = read_filtered(tablet, offset, max(0, room), batch_filter, cut)
+        found = read_filtered(tablet, offset, max(0, room), batch_filter, look, cut)
         answer.high_watermark = tablet.high_watermark
         answer.log_start_offset = tablet.start_offset
         if found.end is not None:
             answer.filtered_end_offset = found.end
         reply.records = found.parts
-        return
-    # the room is for what is sent, and that is only a part of what is read
+        return found.end is not None or look.used_up
+    # it is for what is sent, which is a part of what is read
     most = room if columns is None else room * _PROJECTION_FACTOR
     piece = tablet.read(offset, most, at_least_one=taken == 0, partial=columns is None)
     answer.high_watermark = tablet.high_watermark
     answer.log_start_offset = tablet.start_offset
     if piece is None:
         reply.records = []
-        return
+        return False
     reply.records, reply.headers = [piece.data], piece.headers
     if columns is not None and in_place:
         reply.projected_bytes = projected_size(piece, columns, table.layouts)
     elif columns is not None:
         reply.records = project(piece, columns, table.layouts, room, taken == 0)
+    return False
 
 
 def _batch_filter(table: Table, asked: pb.FetchLogRequestForTable) -> BatchFilter | None:
@@ -316,7 +365,7 @@ def _batch_filter(table: Table, asked: pb.FetchLogRequestForTable) -> BatchFilte
 
 
 def _check_projection(columns: Sequence[int], count: int) -> None:
-    shown = f"[{', '.join(map(str, columns))}]"
+    shown = listed(columns)
     problem = None
     if not columns:
         problem = "The projection indexes should not be empty"

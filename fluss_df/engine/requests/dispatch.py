@@ -394,15 +394,17 @@ class Dispatcher:
         room = AnswerRoom(self.engine.settings.answer_bytes, "ask for fewer tables in one request")
         for path in paced(request.table_path):
             table = catalog.table(path_of(path))
-            text = shown(table, self.engine.lake).to_json()
+            # once: an ALTER that comes in between would give its id to columns of before
+            version = table.version
+            text = shown(version, self.engine.lake).to_json()
             room.take(len(text) + _BUCKET_BYTES * (1 + (not table.partitioned) * table.buckets))
             response.table_metadata.add(
                 table_path=path,
                 table_id=table.id,
-                schema_id=table.schema_id,
+                schema_id=version.schema_id,
                 table_json=text,
                 created_time=table.created,
-                modified_time=table.modified,
+                modified_time=version.modified,
                 # the buckets of a partitioned table are those of its partitions
                 bucket_metadata=[] if table.partitioned else _buckets(table),
             )

@@ -17,8 +17,28 @@ from fluss_df.record.layout.headers import HEADER_SIZE, LogHeaders, scan_headers
 _CHUNK: Final = 1 << 20
 # the most of a log that one request looks at, before its client hears how far that was
 _MOST_SEGMENTS: Final = 16
+# as much of all logs together, where each batch counts for as many bytes besides its own
 _MOST_BYTES: Final = 256 << 20
+_BATCH_BYTES: Final = 4 << 10
 _STATISTICS_AT: Final = HEADER_SIZE + 4
+
+
+class LookBudget:
+    """How much of logs one request may still look at, whatever it leaves out of its answer."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = _MOST_BYTES
+
+    @property
+    def used_up(self) -> bool:
+        """Whether no further batches are to be looked at."""
+        return self._left <= 0
+
+    def take(self, size: int, batches: int) -> None:
+        """Take note of bytes, and of the number of batches in them."""
+        self._left -= size + batches * _BATCH_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +58,48 @@ def read_filtered(
     offset: int,
     max_bytes: int,
     batch_filter: BatchFilter,
+    look: LookBudget,
     cut: Callable[[memoryview], list[Buffer]] | None = None,
 ) -> FilteredRead:
     """Return the batches of a log that may have rows that pass a filter.
 
     As on a Fluss server, one batch is returned however large it is, batches come from one segment,
-    and segments without any are passed over.
+    and segments without any are passed over. Once the budget is used up there are no batches, and
+    no end: the client asks again.
 
     ``offset`` is between the start of the log and its high watermark. ``cut`` returns what to
     return of each batch; None for all of it.
 
     Raises FlussError as :meth:`Tablet.read`. Batches that were left out were verified as well:
     damaged statistics would hide rows.
+
+    Parameters
+    ----------
+    tablet
+        The log.
+    offset
+        Where to begin, between its start and its high watermark.
+    max_bytes
+        Where to stop.
+    batch_filter
+        The filter.
+    look
+        How much of the log may be looked at.
+    cut
+        What to return of each batch; None for all of it.
     """
     high, stretches = tablet.stretches(offset)
     end: int | None = None
-    looked_at = 0
+    if look.used_up:
+        return FilteredRead([], None)
     for stretch in stretches[:_MOST_SEGMENTS]:
         parts: list[Buffer] = []
         size = 0
         # where the last part begins and ends, which its neighbour is added to
         run = 0, -1
         for at, headers in _visible(tablet, stretch, offset, high):
+            # all that was read, wherever this ends
+            look.take(headers.consumed, len(headers))
             for i in range(len(headers)):
                 behind = int(headers.base_offset[i] + headers.last_offset_delta[i]) + 1
                 if behind <= offset:
@@ -85,8 +125,7 @@ def read_filtered(
                 else:
                     run = begin, begin + length
                     parts += made
-            looked_at += headers.consumed
-            if looked_at >= _MOST_BYTES:
+            if look.used_up:
                 return FilteredRead(parts, end)
         if parts:
             return FilteredRead(parts, end)

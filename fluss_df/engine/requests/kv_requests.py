@@ -21,8 +21,9 @@ from fluss_df.engine.requests.row_requests import (
     without_frames,
     write_each,
 )
+from fluss_df.engine.tables.buckets import listed
 from fluss_df.engine.tables.tables import Table
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.acl import OperationType
@@ -61,17 +62,42 @@ _LIST_BYTES = 128
 async def put_kv(engine: Engine, body: pa.Buffer, rights: Rights | None) -> Awaitable[list[Buffer]]:
     """Write; the awaitable that is returned waits for the disk and is the response."""
     request = pb.PutKvRequest()
+    targets: tuple[int, ...] | FlussError | None = None
 
     def parse() -> tuple[pb.PutKvRequest, list[memoryview]]:
-        return parse_rows(request, "PUT_KV", 5, body, rights)
+        nonlocal targets
+        parsed = parse_rows(request, "PUT_KV", 5, body, rights)
+        targets = _targets(engine, request)
+        return parsed
 
     def put(bucket: TableBucket, data: memoryview) -> tuple[Table, PutResult]:
         table, kv = engine.kv_bucket(bucket)
-        targets = tuple(request.target_columns) or None
+        if isinstance(targets, FlussError):
+            # several threads write
+            raise FlussError(targets.message, targets.error_code)
         return table, kv.put(data, targets, overwrite=request.agg_mode == _OVERWRITE)
 
     _, written = await write_each(engine, parse, put)
     return acknowledge(engine, request, written, pb.PutKvResponse(), _taken)
+
+
+def _targets(engine: Engine, request: pb.PutKvRequest) -> tuple[int, ...] | FlussError | None:
+    """Return the columns that a request writes, None for all; they are those of all its buckets.
+
+    The error is for each bucket, as a server answers.
+    """
+    table = engine.catalog.table_by_id(request.table_id)
+    count = len(request.target_columns)
+    if table is None or not count:
+        return None
+    most = len(table.descriptor.schema.columns)
+    if count > most:
+        return FlussError(
+            f"{count:,} target columns ({listed(request.target_columns)}) of table {table.path},"
+            f" which has {most:,} columns: name each column once",
+            ErrorCode.INVALID_TARGET_COLUMN,
+        )
+    return tuple(request.target_columns)
 
 
 def _taken(answer: pb.PutKvResponseForBucket, put: PutResult) -> None:
@@ -134,7 +160,7 @@ def _lookup_each(engine: Engine, request: pb.LookupRequest) -> list[_Found | Flu
         try:
             table, kv = engine.kv_bucket(bucket_of(request.table_id, part))
             keys = list(part.keys)
-            found = _Found(room.values(kv.get, keys))
+            found = _Found(room.values(kv, keys))
             if request.insert_if_not_exists and None in found.values:
                 found.durable_at = _insert_missing(table, kv, keys, found.values)
             results.append(found)
@@ -160,7 +186,7 @@ async def _found(
                     await engine.acknowledged(bucket, result.durable_at)
                     _, kv = engine.kv_bucket(bucket)
                     room = _lookup_room(engine)
-                    result.values = await engine.run(room.values, kv.get, list(part.keys))
+                    result.values = await engine.run(room.values, kv, list(part.keys))
                 many = len(result.values) > _MANY_VALUES
                 values = (
                     await engine.run_large(lookup_values, result.values)
@@ -206,7 +232,10 @@ def lookup_values(values: Sequence[bytes | None]) -> list[Buffer]:
 def _insert_missing(
     table: Table, kv: KvTablet, keys: Sequence[bytes], values: Sequence[bytes | None]
 ) -> int:
-    """Insert rows of nothing but their keys; return what is to be acknowledged."""
+    """Insert rows of nothing but their keys; return what is to be acknowledged.
+
+    Raises ``UNKNOWN_SERVER_ERROR`` for bytes that are no key, and others as :meth:`KvTablet.put`.
+    """
     info = table.info()
     columns = key_columns(info)
     if key_lake_format(info) is not None or len(columns) != len(info.get_primary_keys()):
@@ -223,11 +252,20 @@ def _insert_missing(
     rows = assemble(
         [*heads, Blobs(padded(b"".join(missing)), ends - lengths, lengths)], len(missing)
     )
-    decoded = RowDecoder(columns).decode(rows.data.data, rows.offsets[:-1], rows.offsets[1:])
-    names = [column.name for column in table.descriptor.schema.columns]
+    try:
+        decoded = RowDecoder(columns).decode(rows.data.data, rows.offsets[:-1], rows.offsets[1:])
+    except ProtocolError as error:
+        # a corrupt message is sent again, and this would be the same
+        raise FlussError(
+            f"a row for table bucket {kv.name} cannot be inserted, as its key is none of table"
+            f" {table.path}: {error.message}",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        ) from error
+    all_columns = info.descriptor.schema.columns
+    names = [column.name for column in all_columns]
     encoder = KvEncoder(
-        table.schema_id,
-        table.descriptor.schema.columns,
+        info.schema_id,
+        all_columns,
         [column.name for column in columns],
         kv_format=info.kv_format,
         target_columns=[column.name for column in columns],
@@ -272,7 +310,7 @@ def prefix_lookup(engine: Engine, request: pb.PrefixLookupRequest) -> pb.PrefixL
 
 def limit_rows(kv: KvTablet, limit: int, room: AnswerRoom) -> pb.LimitScanResponse:
     """Return the first rows of a bucket."""
-    rows = room.rows(itertools.islice(kv.scan(by_bytes=True)[0], max(0, limit)))
+    rows = room.rows(itertools.islice(kv.scan()[0], max(0, limit)))
     return pb.LimitScanResponse(is_log_table=False, records=encode_value_batch(rows))
 
 

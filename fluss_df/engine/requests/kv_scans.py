@@ -23,15 +23,26 @@ _PER_BUCKET: Final = 8
 _PER_SERVER: Final = 200
 _MAX_BATCH_BYTES: Final = 10 << 20
 _NO_LIMIT: Final = 1 << 62
-# values that are taken in one step, at the most
-_TOGETHER: Final = 32
+# before each value in an answer
+_LENGTH_BYTES: Final = 4
 
 
 @dataclass(slots=True)
 class _Scan:
+    """A scan under way.
+
+    Attributes
+    ----------
+    lists, ahead
+        Its next values in lists of some size, and those that were read and not given yet; none
+        behind the last one.
+    left
+        How many values it may still give.
+    """
+
     bucket: TableBucket
-    values: Iterator[bytes]
-    next_value: bytes | None
+    lists: Iterator[list[bytes]]
+    ahead: list[bytes]
     left: int
     used: float
     calls: int = -1
@@ -116,7 +127,7 @@ class Scans:
         scanner_id = request.scanner_id
         if opening:
             scan, response.log_offset = self._open(request.bucket_scan_req)
-            if scan.next_value is None:
+            if not scan.ahead:
                 response.has_more_results = False
                 return response
             scanner_id = uuid.uuid4().hex.encode()
@@ -141,7 +152,7 @@ class Scans:
                 # them. A call that was refused took none, and the scan goes on.
                 self._remove(scanner_id)
                 raise
-            response.has_more_results = scan.next_value is not None
+            response.has_more_results = bool(scan.ahead)
             scan.calls = request.call_seq_id
             scan.used = time.monotonic()
         finally:
@@ -161,9 +172,9 @@ class Scans:
     def _open(self, asked: pb.ScanKvRequestForBucket) -> tuple[_Scan, int]:
         bucket = bucket_of(asked.table_id, asked)
         _, kv = self._engine.kv_bucket(bucket, scans=True)
-        values, offset = kv.scan()
-        limit = asked.limit if asked.HasField("limit") and asked.limit > 0 else -1
-        return _Scan(bucket, values, next(values, None), limit, time.monotonic()), offset
+        lists, offset = kv.scan_lists()
+        limit = asked.limit if asked.HasField("limit") and asked.limit > 0 else _NO_LIMIT
+        return _Scan(bucket, lists, next(lists, []), limit, time.monotonic()), offset
 
     def _add(self, scanner_id: bytes, scan: _Scan) -> None:
         with self._lock:
@@ -222,21 +233,21 @@ class Scans:
 
 def _take(scan: _Scan, size: int) -> bytes:
     """Return a batch of the next values of a scan, at least one."""
-    first = scan.next_value
-    if first is None:
-        return encode_value_batch([])
-    values = [first]
-    taken = len(first) + 4
-    left = (scan.left if scan.left >= 0 else _NO_LIMIT) - 1
-    while taken < size and left:
-        # as many values as fit, if they are as large as those before
-        fit = (size - taken) * len(values) // taken + 1
-        some = list(itertools.islice(scan.values, min(_TOGETHER, left, fit)))
-        if not some:
-            break
+    values: list[bytes] = []
+    taken = 0
+    while scan.ahead and (not values or taken < size):
+        some = scan.ahead
+        together = sum(map(len, some)) + _LENGTH_BYTES * len(some)
+        if taken + together >= size or len(some) > scan.left:
+            # up to the value with which there is enough
+            ends = itertools.accumulate(len(value) + _LENGTH_BYTES for value in some)
+            count = 1 + sum(1 for _ in itertools.takewhile((size - taken).__gt__, ends))
+            some = some[: min(count, scan.left)]
+            together = sum(map(len, some)) + _LENGTH_BYTES * len(some)
         values += some
-        left -= len(some)
-        taken += sum(map(len, some)) + 4 * len(some)
-    scan.left = left if scan.left >= 0 else -1
-    scan.next_value = next(scan.values, None) if left else None
+        taken += together
+        scan.left -= len(some)
+        scan.ahead = scan.ahead[len(some) :] or next(scan.lists, [])
+        if not scan.left:
+            scan.ahead = []
     return encode_value_batch(values)

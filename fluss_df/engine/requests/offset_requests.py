@@ -23,7 +23,12 @@ def list_offsets(engine: Engine, request: pb.ListOffsetsRequest) -> pb.ListOffse
     """Return offsets of buckets."""
     response = pb.ListOffsetsResponse()
     partition = partition_of(request)
-    buckets = [TableBucket(request.table_id, number, partition) for number in request.bucket_id]
+    # each once, as in Fluss: a moment is searched for in a log
+    buckets = list(
+        dict.fromkeys(
+            TableBucket(request.table_id, number, partition) for number in request.bucket_id
+        )
+    )
     there = engine.having_folders(buckets)
     for bucket in paced(buckets):
         answer = response.buckets_resp.add(bucket_id=bucket.bucket_id)

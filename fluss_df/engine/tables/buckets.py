@@ -1,15 +1,28 @@
-"""Buckets in messages."""
+"""Buckets, and lists of columns, in messages."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
+
+# of a list; a request may have a million entries, and an answer an error for each bucket
+_LISTED: Final = 20
 
 
 def java_name(bucket: TableBucket) -> str:
     """Return a bucket as Fluss writes it in messages."""
     partition = "" if bucket.partition_id is None else f"partitionId={bucket.partition_id}, "
     return f"TableBucket{{tableId={bucket.table_id}, {partition}bucket={bucket.bucket_id}}}"
+
+
+def listed(values: Sequence[object]) -> str:
+    """Return values as Fluss writes a list in messages, of very many the first ones."""
+    text = ", ".join(map(str, values[:_LISTED]))
+    more = len(values) - _LISTED
+    return f"[{text}, and {more:,} more]" if more > 0 else f"[{text}]"
 
 
 def unknown_partition(partition_id: int) -> FlussError:

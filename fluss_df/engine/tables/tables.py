@@ -54,14 +54,39 @@ class Partition:
         return "$".join(self.values)
 
 
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """What an ALTER replaces of a table, all of it at once.
+
+    Attributes
+    ----------
+    descriptor
+        What clients are told of it, with the newest schema.
+    modified
+        When it was replaced.
+    schemas
+        Schema id -> schema; the highest id is the newest.
+    """
+
+    descriptor: TableDescriptor
+    modified: int
+    schemas: dict[int, Schema]
+
+    @property
+    def schema_id(self) -> int:
+        """The id of the newest schema."""
+        return max(self.schemas)
+
+
 @dataclass(slots=True)
 class Table:
     """A table, with all its schemas and partitions.
 
     Attributes
     ----------
-    schemas
-        Schema id -> schema; the highest id is the newest.
+    version
+        Its descriptor and schemas. Who needs several of them takes this once: an ALTER may come in
+        between.
     partitions
         Name -> partition; empty where the table has no partition keys.
     sequence
@@ -75,10 +100,8 @@ class Table:
 
     id: int
     path: TablePath
-    descriptor: TableDescriptor
     created: int
-    modified: int
-    schemas: dict[int, Schema]
+    version: TableVersion
     partitions: dict[str, Partition] = field(default_factory=dict)
     sequence: int = 1
     dropped: list[int] = field(default_factory=list)
@@ -86,9 +109,19 @@ class Table:
     _layouts: dict[int, ColumnLayout] = field(default_factory=dict, repr=False)
 
     @property
+    def descriptor(self) -> TableDescriptor:
+        """What clients are told of it, with the newest schema."""
+        return self.version.descriptor
+
+    @property
+    def schemas(self) -> dict[int, Schema]:
+        """Schema id -> schema; the highest id is the newest."""
+        return self.version.schemas
+
+    @property
     def schema_id(self) -> int:
         """The id of the newest schema."""
-        return max(self.schemas)
+        return self.version.schema_id
 
     @property
     def buckets(self) -> int:
@@ -118,27 +151,35 @@ class Table:
     @property
     def layouts(self) -> dict[int, ColumnLayout]:
         """Where the columns of each schema stand in an Arrow message."""
-        for schema_id in self.schemas.keys() - self._layouts.keys():
-            schema = wire_arrow_schema(self.schemas[schema_id].columns)
+        schemas = self.schemas
+        for schema_id in schemas.keys() - self._layouts.keys():
+            schema = wire_arrow_schema(schemas[schema_id].columns)
             self._layouts[schema_id] = ColumnLayout(schema)
         return self._layouts
 
     def info(self) -> TableInfo:
         """Return the table as a client would see it."""
+        version = self.version
         return TableInfo(
-            self.path, self.id, self.schema_id, self.descriptor, self.created, self.modified
+            self.path,
+            self.id,
+            version.schema_id,
+            version.descriptor,
+            self.created,
+            version.modified,
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return what is stored."""
+        version = self.version
         return {
             "id": self.id,
             "database": self.path.database_name,
             "name": self.path.table_name,
-            "descriptor": json.loads(self.descriptor.to_json()),
+            "descriptor": json.loads(version.descriptor.to_json()),
             "created": self.created,
-            "modified": self.modified,
-            "schemas": {str(key): schema.to_json() for key, schema in self.schemas.items()},
+            "modified": version.modified,
+            "schemas": {str(key): schema.to_json() for key, schema in version.schemas.items()},
             "partitions": [[p.id, *p.values] for p in self.partitions.values()],
             "sequence": self.sequence,
             "dropped": self.dropped,
@@ -155,10 +196,12 @@ class Table:
         return cls(
             as_id(value["id"]),
             TablePath(value["database"], value["name"]),
-            descriptor,
             value["created"],
-            value["modified"],
-            {int(key): Schema.from_json(schema) for key, schema in value["schemas"].items()},
+            TableVersion(
+                descriptor,
+                value["modified"],
+                {int(key): Schema.from_json(schema) for key, schema in value["schemas"].items()},
+            ),
             {partition.name: partition for partition in partitions},
             value.get("sequence", 1),
             [as_id(each) for each in value.get("dropped", [])],

@@ -29,6 +29,7 @@ from fluss_df.engine.files.files import (
 )
 from fluss_df.engine.files.kept_json import KeptJson
 from fluss_df.engine.files.ownership import FolderLock
+from fluss_df.engine.kv.decoded_parts import parts_of
 from fluss_df.engine.kv.kv_replay import ChangeReplay
 from fluss_df.engine.kv.kv_store import KvState
 from fluss_df.engine.kv.store_folders import store_folder
@@ -42,7 +43,7 @@ from fluss_df.engine.tables.tables import Database, Table, databases_from_json
 from fluss_df.engine.upkeep.row_digests import Piece, RowDigests, binary, column_of, differing
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.hooks import check_folder_lake
-from fluss_df.record.layout.headers import LogHeaders, scan_headers
+from fluss_df.record.layout.headers import scan_headers
 from fluss_df.record.log.log_decode import DecodedBatch
 from fluss_df.record.log.row_log import decoder_of_log
 from fluss_df.types import arrow_schema
@@ -50,8 +51,6 @@ from fluss_df.types import arrow_schema
 Level = Literal["damage", "note"]
 
 _CHUNK: Final = 16 << 20
-# stored bytes that are decompressed together, where a batch is not larger
-_DECODED: Final = 2 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +320,7 @@ class _Bucket:
                 if not len(headers):
                     chunk *= 4  # a batch larger than a chunk
                     continue
-                for first, last in _groups(headers):
+                for first, last in parts_of(data, headers, self._codec):
                     yield from self._decoder.decode(data, headers, first, last)
                 if not again:
                     self._report.records += headers.rows
@@ -396,14 +395,3 @@ class _Bucket:
                 f"the rows in RocksDB are not those of the changelog up to offset {applied}:"
                 f" {rows} rows, {one_only} keys in one only, {changed} other values"
             )
-
-
-def _groups(headers: LogHeaders) -> Iterator[tuple[int, int]]:
-    """Iterate over ranges of batches that may be decompressed at once."""
-    first = 0
-    for i in range(len(headers)):
-        behind = int(headers.position[i] + headers.size[i])
-        if i > first and behind - int(headers.position[first]) > _DECODED:
-            yield first, i
-            first = i
-    yield first, len(headers)
