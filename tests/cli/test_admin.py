@@ -10,7 +10,6 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -19,14 +18,10 @@ import fluss_df as fluss
 from fluss_df.cli import app
 from fluss_df.engine.log import tablet
 from fluss_df.errors import FlussError
+from tests.cli.files.commands import lines, ok
 
 Run = Callable[..., Result]
 LIMIT = "kv.rocksdb.shared-rate-limiter.bytes-per-sec"
-
-
-def ok(result: Result) -> str:
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def refused(result: Result, *words: str) -> None:
@@ -34,10 +29,6 @@ def refused(result: Result, *words: str) -> None:
     assert "Traceback" not in result.output
     for word in words:
         assert word in result.output
-
-
-def lines(result: Result) -> list[Any]:
-    return [json.loads(line) for line in ok(result).splitlines()]
 
 
 @pytest.fixture

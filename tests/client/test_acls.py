@@ -32,6 +32,7 @@ from fluss_df import (
 from fluss_df.aio import FlussConnection
 from fluss_df.cli import app
 from fluss_df.embedded import EmbeddedFluss, Security
+from tests.cli.files.commands import ok
 
 PASSWORDS = {"root": "of root", "alice": "of alice", "bob": "of bob"}
 SCHEMA = fluss.Schema(pa.schema([("a", pa.int64())]))
@@ -220,11 +221,6 @@ def test_coroutines(guarded: str, root: fluss.FlussAdmin) -> None:
 def acl(address: str, *arguments: str) -> Result:
     connection = f"fluss://root:of%20root@{address}"
     return CliRunner().invoke(app, ["acl", *arguments, "--connection", connection])
-
-
-def ok(result: Result) -> str:
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def test_the_command(guarded: str, root: fluss.FlussAdmin) -> None:

@@ -21,6 +21,7 @@ from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from tests.client.support import Tables
 from tests.embedded.raw import RawClient
+from tests.embedded.test_serving import alive
 from tests.memory import PeakMemory, anonymous_memory
 
 MB = 1 << 20
@@ -45,11 +46,6 @@ def fetch(table_id: int, size: int) -> pb.FetchLogRequest:
     return pb.FetchLogRequest(
         follower_server_id=-1, max_bytes=size, max_wait_ms=0, tables_req=[asked]
     )
-
-
-def alive(engine: EmbeddedFluss) -> bool:
-    with RawClient(engine.address) as client:
-        return "fluss" in client.call(api.LIST_DATABASES, pb.ListDatabasesRequest()).database_name
 
 
 def held(engine: EmbeddedFluss) -> int:

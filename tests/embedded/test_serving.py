@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,12 +29,6 @@ SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 
 def rows(count: int) -> pa.Table:
     return pa.table({"n": range(count), "text": [str(i) for i in range(count)]}, schema=SCHEMA)
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[EmbeddedFluss]:
-    with EmbeddedFluss(tmp_path / "data", port=0) as engine:
-        yield engine
 
 
 def alive(engine: EmbeddedFluss) -> bool:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +44,6 @@ from tests.programs import command
 
 KILLS = int(os.environ.get("FLUSS_TEST_KILLS", "4"))
 SEED = int(os.environ.get("FLUSS_TEST_SEED", "1"))
-
-
-@pytest.fixture
-def by_hand(tmp_path: Path) -> Iterator[EmbeddedFluss]:
-    with EmbeddedFluss(tmp_path / "folder", port=0, options=BY_HAND) as engine:
-        yield engine
 
 
 def read(engine: EmbeddedFluss, name: str, *, lake: bool = True) -> pl.DataFrame:

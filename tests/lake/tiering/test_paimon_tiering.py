@@ -19,12 +19,11 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
 from fluss_df.lake.formats import open_tiered
 from fluss_df.lake.paimon_writing import commit
-from fluss_df.lake.rounds.tasks import InThreads
 from fluss_df.lake.tiering.coordinator import Coordinator
 from fluss_df.lake.tiering.plan import RoundPlan
-from fluss_df.lake.tiering.table_round import TableRound, TieringRound
+from fluss_df.lake.tiering.table_round import TieringRound
 from tests.lake.test_lake_types import tables
-from tests.lake.tiering.support import COLUMNS, KINDS, LAKE, LakeTable
+from tests.lake.tiering.support import COLUMNS, KINDS, LAKE, LakeTable, one_round, run
 from tests.lake_tables import create_lake_table
 
 # not due by itself, for Flink's service neither: the tests say when
@@ -39,16 +38,6 @@ def connection(paimon_tiering: LocalCluster) -> Iterator[fluss.FlussConnection]:
 
 def table_of(cluster: LocalCluster, kind: str, name: str) -> LakeTable:
     return LakeTable(cluster, kind, f"{name}_{kind}", LATER).create()
-
-
-def one_round(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TableRound:
-    info = connection.get_admin().get_table_info(table.path)
-    given: dict[str, Any] = {"max_rows": 10_000, "max_changes": 10_000, **options}
-    return TableRound(connection, info, run_tasks=InThreads(2), **given)
-
-
-def run(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TieringRound:
-    return one_round(connection, table, **options).run(lambda: None)
 
 
 def said(table: LakeTable) -> dict[str, Any]:

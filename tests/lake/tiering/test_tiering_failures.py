@@ -20,11 +20,10 @@ from pyiceberg.table import Table
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
-from fluss_df.lake.rounds.tasks import InThreads
 from fluss_df.lake.tiering import TieringService
 from fluss_df.lake.tiering.coordinator import Coordinator
-from fluss_df.lake.tiering.table_round import TableRound, TieringRound
-from tests.lake.tiering.support import KINDS, LakeTable, tier_until_done
+from fluss_df.lake.tiering.table_round import TieringRound
+from tests.lake.tiering.support import KINDS, LakeTable, one_round, run, tier_until_done
 
 _KILLS = int(os.environ.get("FLUSS_TIERING_KILLS", "3"))
 _HAND_OVERS = int(os.environ.get("FLUSS_TIERING_HAND_OVERS", "2"))
@@ -45,16 +44,6 @@ def table_of(cluster: LocalCluster, kind: str, name: str) -> LakeTable:
     table = LakeTable(cluster, kind, f"{name}_{kind}", later).create()
     table.write(list(range(1000)), 0)
     return table
-
-
-def one_round(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TableRound:
-    info = connection.get_admin().get_table_info(table.path)
-    given: dict[str, Any] = {"max_rows": 10_000, "max_changes": 10_000, **options}
-    return TableRound(connection, info, run_tasks=InThreads(2), **given)
-
-
-def run(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TieringRound:
-    return one_round(connection, table, **options).run(lambda: None)
 
 
 @pytest.mark.parametrize("kind", ["log", "keys"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -291,12 +290,6 @@ def test_ages_that_are_none_are_refused(by_hand: EmbeddedFluss) -> None:
             TieringService(connection, keep_snapshots_s=age)
         with pytest.raises(FlussError, match="lake_snapshots_s"):
             EngineOptions(lake_snapshots_s=age)
-
-
-@pytest.fixture
-def by_hand(tmp_path: Path) -> Iterator[EmbeddedFluss]:
-    with EmbeddedFluss(tmp_path, port=0, options=BY_HAND) as engine:
-        yield engine
 
 
 def test_a_table_that_says_so_on_a_cluster(
