@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 import uuid
@@ -202,17 +201,14 @@ def test_who_may_not_give_rights(
     assert [str(each) for each in admin.list_acls()] == [f"User:alice may ALL {where}"]
 
 
-def test_coroutines(guarded: str, root: fluss.FlussAdmin) -> None:
+async def test_coroutines(guarded: str, root: fluss.FlussAdmin) -> None:
     binding = AclBinding.allow("alice", OperationType.READ, Resource.cluster())
 
-    async def main() -> None:
-        async with await FlussConnection.create(settings(guarded, "root")) as connection:
-            admin = connection.get_admin()
-            await admin.create_acls([binding])
-            assert await admin.list_acls(AclBindingFilter()) == [binding]
-            assert await admin.drop_acls([AclBindingFilter()]) == [binding]
-
-    asyncio.run(main())
+    async with await FlussConnection.create(settings(guarded, "root")) as connection:
+        admin = connection.get_admin()
+        await admin.create_acls([binding])
+        assert await admin.list_acls(AclBindingFilter()) == [binding]
+        assert await admin.drop_acls([AclBindingFilter()]) == [binding]
 
 
 # ---- the command

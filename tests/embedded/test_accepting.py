@@ -197,33 +197,27 @@ def test_after_another_error_peers_are_served(
         assert part in record.getMessage()
 
 
-def test_a_pause_ends_with_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pause_ends_with_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accepting, "_PAUSE_S", 60.0)
 
-    async def run() -> None:
-        listening = Failing(OSError(errno.ENETDOWN, "Network is down"))
-        async with accepted(listening, connections()) as acceptor:
-            client = socket.create_connection(listening.getsockname())
-            with client:
-                while acceptor._timer is None:
-                    await asyncio.sleep(0.001)
-            timer = acceptor._timer
-        assert timer.cancelled()
-        assert listening.fileno() == -1
-        assert acceptor._reserve == -1
-
-    asyncio.run(run())
+    listening = Failing(OSError(errno.ENETDOWN, "Network is down"))
+    async with accepted(listening, connections()) as acceptor:
+        client = socket.create_connection(listening.getsockname())
+        with client:
+            while acceptor._timer is None:
+                await asyncio.sleep(0.001)
+        timer = acceptor._timer
+    assert timer.cancelled()
+    assert listening.fileno() == -1
+    assert acceptor._reserve == -1
 
 
-def test_where_there_is_no_room_a_peer_is_closed() -> None:
-    async def run() -> None:
-        room = no_room()
-        listening = Failing()
-        async with accepted(listening, room):
-            assert await said(listening) == b""
-        assert room.counters.connections_refused == 1
-
-    asyncio.run(run())
+async def test_where_there_is_no_room_a_peer_is_closed() -> None:
+    room = no_room()
+    listening = Failing()
+    async with accepted(listening, room):
+        assert await said(listening) == b""
+    assert room.counters.connections_refused == 1
 
 
 def test_another_user_of_the_machine_is_closed(

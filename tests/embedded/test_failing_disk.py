@@ -307,24 +307,21 @@ def test_who_fails_to_rest_is_counted_on() -> None:
     assert (opened._files, opened._used) == (0, {})
 
 
-def test_wrong_passwords_take_little_memory_and_hold_nobody_up_for_good() -> None:
-    async def guess() -> None:
-        attempts = Attempts()
-        attempts.failed("host", "x" * 65_000)
-        assert all(len(user) <= 256 for _, user in attempts._failures)
-        for _ in range(3):
-            attempts.failed("host", "alice")
-        turns = [asyncio.ensure_future(attempts.turn("host", "alice")) for _ in range(8)]
-        await asyncio.sleep(0.1)
-        refused = [turn.exception() for turn in turns if turn.done()]
-        codes = {error.error_code for error in refused if isinstance(error, FlussError)}
-        assert codes == {ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION}
-        for turn in turns:
-            turn.cancel()
-        attempts.succeeded("host", "alice")
-        await asyncio.wait_for(attempts.turn("host", "alice"), 0.5)
-
-    asyncio.run(guess())
+async def test_wrong_passwords_take_little_memory_and_hold_nobody_up_for_good() -> None:
+    attempts = Attempts()
+    attempts.failed("host", "x" * 65_000)
+    assert all(len(user) <= 256 for _, user in attempts._failures)
+    for _ in range(3):
+        attempts.failed("host", "alice")
+    turns = [asyncio.ensure_future(attempts.turn("host", "alice")) for _ in range(8)]
+    await asyncio.sleep(0.1)
+    refused = [turn.exception() for turn in turns if turn.done()]
+    codes = {error.error_code for error in refused if isinstance(error, FlussError)}
+    assert codes == {ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION}
+    for turn in turns:
+        turn.cancel()
+    attempts.succeeded("host", "alice")
+    await asyncio.wait_for(attempts.turn("host", "alice"), 0.5)
 
 
 def test_a_fetch_of_all_buckets_that_a_table_may_have() -> None:

@@ -184,7 +184,7 @@ def test_a_peer_that_does_not_read_is_waited_for(
     assert heard == [sum(written)]
 
 
-def test_nothing_is_received_while_it_is_paused(
+async def test_nothing_is_received_while_it_is_paused(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext],
 ) -> None:
     sent = threading.Event()
@@ -195,25 +195,22 @@ def test_nothing_is_received_while_it_is_paused(
         sent.set()
         encrypted.recv(1)
 
-    async def main() -> None:
-        async with joined(contexts, client, size=10) as (transport, kept):
-            while not kept.received:
-                kept.more.clear()
-                await kept.more.wait()
-            transport.pause_reading()
-            assert not transport.is_reading()
-            count = len(kept.received)
-            await asyncio.to_thread(sent.wait, 30)
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert len(kept.received) == count
-            # it is decrypted already, and makes no socket readable
-            transport.resume_reading()
-            while len(kept.received) < 16_000:
-                kept.more.clear()
-                await kept.more.wait()
-
-    asyncio.run(main())
+    async with joined(contexts, client, size=10) as (transport, kept):
+        while not kept.received:
+            kept.more.clear()
+            await kept.more.wait()
+        transport.pause_reading()
+        assert not transport.is_reading()
+        count = len(kept.received)
+        await asyncio.to_thread(sent.wait, 30)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(kept.received) == count
+        # it is decrypted already, and makes no socket readable
+        transport.resume_reading()
+        while len(kept.received) < 16_000:
+            kept.more.clear()
+            await kept.more.wait()
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])
@@ -244,7 +241,9 @@ def test_how_it_ends(contexts: tuple[ssl.SSLContext, ssl.SSLContext], how: str) 
 
 
 @pytest.mark.parametrize("politely", [True, False])
-def test_a_peer_that_ends(contexts: tuple[ssl.SSLContext, ssl.SSLContext], politely: bool) -> None:
+async def test_a_peer_that_ends(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext], politely: bool
+) -> None:
     def client(encrypted: ssl.SSLSocket) -> None:
         encrypted.sendall(b"last words")
         if politely:
@@ -254,15 +253,14 @@ def test_a_peer_that_ends(contexts: tuple[ssl.SSLContext, ssl.SSLContext], polit
         else:
             encrypted.close()
 
-    async def main() -> None:
-        async with joined(contexts, client) as (_, kept):
-            await kept.ended
-            assert bytes(kept.received) == b"last words"
-
-    asyncio.run(main())
+    async with joined(contexts, client) as (_, kept):
+        await kept.ended
+        assert bytes(kept.received) == b"last words"
 
 
-def test_bytes_that_are_not_of_tls_end_it(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+async def test_bytes_that_are_not_of_tls_end_it(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
     def client(encrypted: ssl.SSLSocket) -> None:
         with socket.socket(fileno=encrypted.detach()) as raw:
             raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
@@ -270,11 +268,8 @@ def test_bytes_that_are_not_of_tls_end_it(contexts: tuple[ssl.SSLContext, ssl.SS
             while raw.recv(1000):
                 pass
 
-    async def main() -> None:
-        async with joined(contexts, client) as (_, kept):
-            assert isinstance(await kept.ended, ssl.SSLError)
-
-    asyncio.run(main())
+    async with joined(contexts, client) as (_, kept):
+        assert isinstance(await kept.ended, ssl.SSLError)
 
 
 def test_nobody_is_waited_for_longer_than_is_said(tmp_path: Path) -> None:
