@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from fluss_df.cli import app
 from fluss_df.engine.log import tablet
 from fluss_df.errors import FlussError
 from tests.cli.files.commands import lines, ok
+from tests.waiting import wait_until
 
 Run = Callable[..., Result]
 LIMIT = "kv.rocksdb.shared-rate-limiter.bytes-per-sec"
@@ -184,9 +184,7 @@ def test_health(at: Run, place: str, database: str) -> None:
         return
     ok(at("create", "table", f"{database}.t", "--schema", "id INT", "--buckets", "3"))
     # a real coordinator hears a moment later that the leaders are active
-    end = time.monotonic() + 30
-    while at("health").exit_code and time.monotonic() < end:
-        time.sleep(0.2)
+    wait_until(lambda: not at("health").exit_code, 30)
     about = json.loads(ok(at("health", "--json")))
     assert about["status"] == "GREEN"
     assert about["num_replicas"] == about["active_leader_replicas"] >= 3

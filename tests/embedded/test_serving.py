@@ -23,6 +23,7 @@ from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from tests.client.support import Tables
 from tests.embedded.raw import RawClient
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 
@@ -192,9 +193,7 @@ def test_connections_too_many_are_closed(tmp_path: Path) -> None:
             third.hello()
         for client in clients:
             client.close()
-        until = time.monotonic() + 20
-        while engine._connections.open and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: not engine._connections.open, 20)
         assert alive(engine)
 
 

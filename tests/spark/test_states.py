@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +36,7 @@ from fluss_df.spark.write.identity import ContentDigest
 from fluss_df.spark.write.ledger import Ledger, Manifest
 from fluss_df.spark.write.publish import Publisher
 from tests.io.conftest import MakeTable
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema({"id": pa.int64(), "part": pa.string()})
 
@@ -150,10 +150,8 @@ def die(monkeypatch: pytest.MonkeyPatch, step: str, sink: Sink) -> None:
         else:
             with pytest.raises(Killed):
                 sink.batch(3, 30, 40)
-        deadline = time.monotonic() + 10
-        while sent and len(sink.found()) == 30:
-            # it was on its way
-            assert time.monotonic() < deadline
+        # it was on its way
+        wait_until(lambda: not sent or len(sink.found()) != 30, 10)
 
 
 @pytest.mark.parametrize(

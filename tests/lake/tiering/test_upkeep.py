@@ -27,6 +27,7 @@ from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
 from fluss_df.lake.tiering import TieringService
 from tests.lake.folders import BY_HAND, assert_elsewhere, assert_reads, at, catalog, table
 from tests.lake.tiering.support import LakeTable, rows
+from tests.waiting import wait_until
 
 _HOUR_MS = 3_600_000
 
@@ -246,10 +247,7 @@ def test_snapshots_of_a_folder_expire_and_every_reader_goes_on(tmp_path: Path, k
 
 def tiered(service: TieringService) -> None:
     """Tier until a round had rows."""
-    until = time.monotonic() + 30
-    while not sum(done.rows for done in service.run_due()):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait_until(lambda: sum(done.rows for done in service.run_due()), 30)
 
 
 def test_queries_go_on_while_snapshots_expire(tmp_path: Path) -> None:
