@@ -6,8 +6,10 @@ sees no signal.
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import gc
+import inspect
 import os
 from collections import Counter
 from collections.abc import Generator
@@ -34,6 +36,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that measures the pieces."""
     text = "note in tests/piece_seconds.json how long each piece took"
     parser.addoption("--write-piece-seconds", action="store_true", help=text)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

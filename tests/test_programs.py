@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.programs import command
+from tests.waiting import wait_until
 
 PROGRAMS = {
     "ends": "print(__name__)",
@@ -75,7 +75,4 @@ def test_who_is_killed_has_the_program_killed() -> None:
         assert process.stdout is not None
         program = int(process.stdout.readline())
         process.kill()
-        end = time.monotonic() + 20
-        while Path(f"/proc/{program}").exists():
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        wait_until(lambda: not Path(f"/proc/{program}").exists(), 20)

@@ -124,23 +124,10 @@ def project(predicate: Predicate, columns: Collection[str]) -> Predicate:
 class _Rewrite(PredicateVisitor[Predicate]):
     """Returns the same predicate: what is to change is overridden."""
 
-    def comparison(self, node: Comparison) -> Predicate:
+    def _same(self, node: Any) -> Any:
         return node
 
-    def in_(self, node: In) -> Predicate:
-        return node
-
-    def is_null(self, node: IsNull) -> Predicate:
-        return node
-
-    def is_not_null(self, node: IsNotNull) -> Predicate:
-        return node
-
-    def text_match(self, node: TextMatch) -> Predicate:
-        return node
-
-    def constant(self, node: Constant) -> Predicate:
-        return node
+    comparison = in_ = is_null = is_not_null = text_match = constant = _same
 
     def and_(self, node: And) -> Predicate:
         return and_(map(self.visit, node.operands))

@@ -327,29 +327,18 @@ def _predicate(value: object) -> Predicate:
 
 
 class _Columns(PredicateVisitor[frozenset[str]]):
-    def comparison(self, node: Comparison) -> frozenset[str]:
+    def _column(self, node: Comparison | In | IsNull | IsNotNull | TextMatch) -> frozenset[str]:
         return frozenset({node.column})
 
-    def in_(self, node: In) -> frozenset[str]:
-        return frozenset({node.column})
-
-    def is_null(self, node: IsNull) -> frozenset[str]:
-        return frozenset({node.column})
-
-    def is_not_null(self, node: IsNotNull) -> frozenset[str]:
-        return frozenset({node.column})
-
-    def text_match(self, node: TextMatch) -> frozenset[str]:
-        return frozenset({node.column})
+    comparison = in_ = is_null = is_not_null = text_match = _column
 
     def constant(self, node: Constant) -> frozenset[str]:
         return frozenset()
 
-    def and_(self, node: And) -> frozenset[str]:
+    def _together(self, node: And | Or) -> frozenset[str]:
         return frozenset().union(*map(self.visit, node.operands))
 
-    def or_(self, node: Or) -> frozenset[str]:
-        return frozenset().union(*map(self.visit, node.operands))
+    and_ = or_ = _together
 
     def not_(self, node: Not) -> frozenset[str]:
         return self.visit(node.operand)

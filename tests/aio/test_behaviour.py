@@ -293,34 +293,26 @@ def test_wrong_subscriptions(address: str, tables: Tables) -> None:
     run(address, work)
 
 
-def test_close_reports_what_was_not_written(address: str, tables: Tables) -> None:
+async def test_close_reports_what_was_not_written(address: str, tables: Tables) -> None:
     table = tables(ROWS, partition_keys=["name"])
 
-    async def main() -> None:
-        connection = await fluss.FlussConnection.create(
-            fluss.Config({"bootstrap.servers": address})
-        )
-        opened = await connection.get_table(table.get_table_path())
-        with pytest.raises(fluss.FlussError, match="nowhere") as raised:
-            async with opened.new_append().create_writer() as writer:
-                handle = writer.append([1, "nowhere"])
-        assert raised.value.error_code == fluss.ErrorCode.PARTITION_NOT_EXISTS
-        with pytest.raises(fluss.FlussError, match="nowhere"):
-            await handle.wait()
-        opened.new_append().create_writer().append([1, "nowhere"])
-        with pytest.raises(fluss.FlussError, match="nowhere"):
-            await connection.close()
+    connection = await fluss.FlussConnection.create(fluss.Config({"bootstrap.servers": address}))
+    opened = await connection.get_table(table.get_table_path())
+    with pytest.raises(fluss.FlussError, match="nowhere") as raised:
+        async with opened.new_append().create_writer() as writer:
+            handle = writer.append([1, "nowhere"])
+    assert raised.value.error_code == fluss.ErrorCode.PARTITION_NOT_EXISTS
+    with pytest.raises(fluss.FlussError, match="nowhere"):
+        await handle.wait()
+    opened.new_append().create_writer().append([1, "nowhere"])
+    with pytest.raises(fluss.FlussError, match="nowhere"):
         await connection.close()
+    await connection.close()
 
-    asyncio.run(main())
 
-
-def test_sync_with_and_closed_connection(address: str) -> None:
-    async def main() -> None:
-        with await fluss.FlussConnection.create(fluss.Config({"bootstrap.servers": address})) as c:
-            admin = c.get_admin()
-            assert type(await admin.database_exists("fluss")) is bool
-        with pytest.raises(fluss.FlussError, match="closed"):
-            await admin.list_databases()
-
-    asyncio.run(main())
+async def test_sync_with_and_closed_connection(address: str) -> None:
+    with await fluss.FlussConnection.create(fluss.Config({"bootstrap.servers": address})) as c:
+        admin = c.get_admin()
+        assert type(await admin.database_exists("fluss")) is bool
+    with pytest.raises(fluss.FlussError, match="closed"):
+        await admin.list_databases()

@@ -165,31 +165,28 @@ def test_a_subscription_that_failed_does_not_keep_sockets_open(table: core.Fluss
 
 
 @pytest.mark.parametrize("first", ["next_batch", "to_arrow", "collect_all_batches"])
-def test_the_last_rows_of_a_bucket_are_read_again_after_a_cancelled_call(
+async def test_the_last_rows_of_a_bucket_are_read_again_after_a_cancelled_call(
     table: core.FlussTable, first: str
 ) -> None:
     bucket = core.TableBucket(table.get_table_info().table_id, 0)
     scanner = fluss.BatchScanner(table.new_scan().limit(7).create_bucket_batch_scanner(bucket))
 
-    async def main() -> None:
-        for _ in range(3):
-            call = asyncio.ensure_future(getattr(scanner, first)())
-            await asyncio.sleep(0)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-        batch = await scanner.next_batch()
-        assert batch is not None
-        assert batch.batch.num_rows == 7
-        # a call behind the last row has none to lose
+    for _ in range(3):
         call = asyncio.ensure_future(getattr(scanner, first)())
         await asyncio.sleep(0)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        assert await scanner.next_batch() is None
-
-    asyncio.run(main())
+    batch = await scanner.next_batch()
+    assert batch is not None
+    assert batch.batch.num_rows == 7
+    # a call behind the last row has none to lose
+    call = asyncio.ensure_future(getattr(scanner, first)())
+    await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert await scanner.next_batch() is None
 
 
 def test_the_last_rows_of_a_bucket_are_read_again_after_an_error(
@@ -282,33 +279,30 @@ def test_an_iteration_over_current_rows_that_is_left_ends_beside_the_loop(
     assert closers != [threading.main_thread()]
 
 
-def test_a_flush_that_took_too_long_is_no_error_of_the_next(
+async def test_a_flush_that_took_too_long_is_no_error_of_the_next(
     table: core.FlussTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits, goes_on = threading.Event(), threading.Event()
 
-    async def main() -> None:
-        writer = fluss.AppendWriter(table.new_append().create_writer())
+    writer = fluss.AppendWriter(table.new_append().create_writer())
 
-        def late(*_: object, **__: object) -> None:
-            waits.set()
-            assert goes_on.wait(20)
-            raise TimeoutError("2 rows are not acknowledged after 5 ms")
+    def late(*_: object, **__: object) -> None:
+        waits.set()
+        assert goes_on.wait(20)
+        raise TimeoutError("2 rows are not acknowledged after 5 ms")
 
-        with monkeypatch.context() as patched:
-            patched.setattr(type(writer.core), "flush", late)
-            call = asyncio.ensure_future(writer.flush())
-            assert await asyncio.to_thread(waits.wait, 20)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            goes_on.set()
-            # it ends behind the call that waited for it
-            await asyncio.sleep(0.1)
-        await writer.flush()
-        await writer.close()
-
-    asyncio.run(main())
+    with monkeypatch.context() as patched:
+        patched.setattr(type(writer.core), "flush", late)
+        call = asyncio.ensure_future(writer.flush())
+        assert await asyncio.to_thread(waits.wait, 20)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        goes_on.set()
+        # it ends behind the call that waited for it
+        await asyncio.sleep(0.1)
+    await writer.flush()
+    await writer.close()
 
 
 @pytest.mark.parametrize("closes", [True, False])

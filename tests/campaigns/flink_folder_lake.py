@@ -22,6 +22,7 @@ from fluss_df.embedded import EmbeddedFluss
 from tests.campaigns.flink_sql import CONDITIONS, sql, statement, texts
 from tests.lake.folders import BY_HAND, IN_A_SECOND, assert_elsewhere, assert_reads, at, table, tier
 from tests.lake.tiering.support import KINDS, LakeTable
+from tests.waiting import wait_until
 
 
 @contextlib.contextmanager
@@ -57,10 +58,7 @@ def _change(tables: Sequence[LakeTable], version: int) -> None:
 
 
 def _await_tiered(tables: Sequence[LakeTable]) -> None:
-    until = time.monotonic() + 300
-    while any(one.tiered() != one.ends() for one in tables):
-        assert time.monotonic() < until, "the tables were not tiered in time"
-        time.sleep(0.2)
+    wait_until(lambda: all(one.tiered() == one.ends() for one in tables), 300)
 
 
 def _check(engine: EmbeddedFluss, tables: Sequence[LakeTable], folder: Path | None = None) -> None:

@@ -28,6 +28,7 @@ from fluss_df.cluster.servers.jars import copy_artifact, made_once
 from fluss_df.cluster.servers.java import find_java
 from fluss_df.lake import TieringService
 from tests.lake.tiering.support import KINDS, LakeTable
+from tests.waiting import wait_until
 
 _MAIN = Path(__file__).with_name("FlinkSql.java")
 _PLANNER = "org.apache.flink:flink-table-planner-loader:1.20.3"
@@ -139,10 +140,7 @@ def main(service: str, kinds: Sequence[str], datalake: str, *, merged: bool) -> 
                     table.write(list(range(first, first + 1000)), version)
                     if table.keyed:
                         table.delete(list(range(first, first + 1000, 7)))
-                until = time.monotonic() + 300
-                while any(table.tiered() != table.ends() for table in tables):
-                    assert time.monotonic() < until, "the tables were not tiered in time"
-                    time.sleep(0.2)
+                wait_until(lambda: all(table.tiered() == table.ends() for table in tables), 300)
         for table in tables:
             assert not merged or merges(table), f"nothing of {table.name} was merged"
             table.write(list(range(1200, 1600)), 30)

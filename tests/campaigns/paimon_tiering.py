@@ -21,6 +21,7 @@ from fluss_df.lake.rounds.tasks import InThreads
 from fluss_df.lake.tiering import TieringRound, TieringService
 from fluss_df.lake.tiering.table_round import TableRound
 from tests.lake.tiering.support import KINDS, LakeTable, tier_until_done
+from tests.waiting import wait_until
 
 _TAKE_OVER_S = 300
 _LATEST_KILL_S = 0.5
@@ -109,10 +110,9 @@ def hand_over(cluster: LocalCluster, hand_overs: int) -> None:
             else:
                 if not part:
                     cluster.start_flink_tiering()
-                until = time.monotonic() + _TAKE_OVER_S
-                while any(table.tiered() != table.ends() for table in tables):
-                    assert time.monotonic() < until, "Flink did not tier in time"
-                    time.sleep(0.2)
+                wait_until(
+                    lambda: all(table.tiered() == table.ends() for table in tables), _TAKE_OVER_S
+                )
             checked(tables)
         if number % 2 == 0:
             cluster.stop_flink_tiering()

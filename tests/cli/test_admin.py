@@ -6,11 +6,9 @@ import contextlib
 import errno
 import json
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -19,14 +17,11 @@ import fluss_df as fluss
 from fluss_df.cli import app
 from fluss_df.engine.log import tablet
 from fluss_df.errors import FlussError
+from tests.cli.files.commands import lines, ok
+from tests.waiting import wait_until
 
 Run = Callable[..., Result]
 LIMIT = "kv.rocksdb.shared-rate-limiter.bytes-per-sec"
-
-
-def ok(result: Result) -> str:
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def refused(result: Result, *words: str) -> None:
@@ -34,10 +29,6 @@ def refused(result: Result, *words: str) -> None:
     assert "Traceback" not in result.output
     for word in words:
         assert word in result.output
-
-
-def lines(result: Result) -> list[Any]:
-    return [json.loads(line) for line in ok(result).splitlines()]
 
 
 @pytest.fixture
@@ -193,9 +184,7 @@ def test_health(at: Run, place: str, database: str) -> None:
         return
     ok(at("create", "table", f"{database}.t", "--schema", "id INT", "--buckets", "3"))
     # a real coordinator hears a moment later that the leaders are active
-    end = time.monotonic() + 30
-    while at("health").exit_code and time.monotonic() < end:
-        time.sleep(0.2)
+    wait_until(lambda: not at("health").exit_code, 30)
     about = json.loads(ok(at("health", "--json")))
     assert about["status"] == "GREEN"
     assert about["num_replicas"] == about["active_leader_replicas"] >= 3

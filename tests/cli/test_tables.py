@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pytest
@@ -20,6 +19,7 @@ from typer.testing import CliRunner, Result
 import fluss_df
 from fluss_df.cli import app
 from fluss_df.cluster import LocalCluster
+from tests.cli.files.commands import lines, ok
 
 FRAME = pl.DataFrame(
     {
@@ -56,15 +56,6 @@ def parquet(tmp_path: Path) -> Path:
     path = tmp_path / "rows.parquet"
     FRAME.write_parquet(path)
     return path
-
-
-def ok(result: Result) -> str:
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def lines(result: Result) -> list[Any]:
-    return [json.loads(line) for line in ok(result).splitlines()]
 
 
 def test_a_table_from_a_file_and_back(run: Run, parquet: Path, tmp_path: Path) -> None:

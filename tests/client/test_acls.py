@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 import uuid
@@ -32,6 +31,7 @@ from fluss_df import (
 from fluss_df.aio import FlussConnection
 from fluss_df.cli import app
 from fluss_df.embedded import EmbeddedFluss, Security
+from tests.cli.files.commands import ok
 
 PASSWORDS = {"root": "of root", "alice": "of alice", "bob": "of bob"}
 SCHEMA = fluss.Schema(pa.schema([("a", pa.int64())]))
@@ -201,17 +201,14 @@ def test_who_may_not_give_rights(
     assert [str(each) for each in admin.list_acls()] == [f"User:alice may ALL {where}"]
 
 
-def test_coroutines(guarded: str, root: fluss.FlussAdmin) -> None:
+async def test_coroutines(guarded: str, root: fluss.FlussAdmin) -> None:
     binding = AclBinding.allow("alice", OperationType.READ, Resource.cluster())
 
-    async def main() -> None:
-        async with await FlussConnection.create(settings(guarded, "root")) as connection:
-            admin = connection.get_admin()
-            await admin.create_acls([binding])
-            assert await admin.list_acls(AclBindingFilter()) == [binding]
-            assert await admin.drop_acls([AclBindingFilter()]) == [binding]
-
-    asyncio.run(main())
+    async with await FlussConnection.create(settings(guarded, "root")) as connection:
+        admin = connection.get_admin()
+        await admin.create_acls([binding])
+        assert await admin.list_acls(AclBindingFilter()) == [binding]
+        assert await admin.drop_acls([AclBindingFilter()]) == [binding]
 
 
 # ---- the command
@@ -220,11 +217,6 @@ def test_coroutines(guarded: str, root: fluss.FlussAdmin) -> None:
 def acl(address: str, *arguments: str) -> Result:
     connection = f"fluss://root:of%20root@{address}"
     return CliRunner().invoke(app, ["acl", *arguments, "--connection", connection])
-
-
-def ok(result: Result) -> str:
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def test_the_command(guarded: str, root: fluss.FlussAdmin) -> None:

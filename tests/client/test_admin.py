@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -338,30 +337,26 @@ def test_bad_partition(admin: fluss.FlussAdmin, tables: Tables, spec: Any) -> No
 # ---- awaiting
 
 
-def test_results_can_be_awaited(address: str, database: str) -> None:
+async def test_results_can_be_awaited(address: str, database: str) -> None:
     """The documented examples await some calls and not others."""
-
-    async def main() -> None:
-        connection = await fluss.FlussConnection.create({"bootstrap.servers": address})
-        admin = await connection.get_admin()
-        path = TablePath(database, "awaited")
-        descriptor = fluss.TableDescriptor(fluss.Schema(ID), bucket_count=1)
-        assert await admin.create_table(path, descriptor) is None
-        assert await admin.table_exists(path) is True
-        assert "awaited" in await admin.list_tables(database)
-        assert await admin.list_offsets(path, [0], fluss.OffsetSpec.latest()) == {0: 0}
-        table = await connection.get_table(path)
-        writer = table.new_append().create_writer()
-        await writer.append({"id": 1}).wait()
-        await writer.flush()
-        scanner = await table.new_scan().create_record_batch_log_scanner()
-        scanner.subscribe(0, fluss.EARLIEST_OFFSET)
-        assert scanner.to_arrow().num_rows == 1
-        assert not admin.table_exists(TablePath(database, "nix"))
-        await admin.drop_table(path)
-        connection.close()
-
-    asyncio.run(main())
+    connection = await fluss.FlussConnection.create({"bootstrap.servers": address})
+    admin = await connection.get_admin()
+    path = TablePath(database, "awaited")
+    descriptor = fluss.TableDescriptor(fluss.Schema(ID), bucket_count=1)
+    assert await admin.create_table(path, descriptor) is None
+    assert await admin.table_exists(path) is True
+    assert "awaited" in await admin.list_tables(database)
+    assert await admin.list_offsets(path, [0], fluss.OffsetSpec.latest()) == {0: 0}
+    table = await connection.get_table(path)
+    writer = table.new_append().create_writer()
+    await writer.append({"id": 1}).wait()
+    await writer.flush()
+    scanner = await table.new_scan().create_record_batch_log_scanner()
+    scanner.subscribe(0, fluss.EARLIEST_OFFSET)
+    assert scanner.to_arrow().num_rows == 1
+    assert not admin.table_exists(TablePath(database, "nix"))
+    await admin.drop_table(path)
+    connection.close()
 
 
 def test_a_table_that_its_lake_has_already(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,34 +165,31 @@ def test_a_partition_that_is_gone_has_nothing(tables: Tables, other: fluss.Fluss
 
 
 @pytest.mark.parametrize("what", ["partition", "table"])
-def test_an_awaited_lookup(address: str, tables: Tables, what: str) -> None:
-    async def ask() -> None:
-        with fluss.connect(address) as other:
-            case = Case(tables, other, keys=True)
-            config = fluss_df.aio.Config({"bootstrap.servers": address})
-            connection = await fluss_df.aio.FlussConnection.create(config)
-            path = fluss_df.aio.TablePath(case.path.database_name, case.path.table_name)
-            table = await connection.get_table(path)
-            lookuper = table.new_lookup().create_lookuper()
+async def test_an_awaited_lookup(address: str, tables: Tables, what: str) -> None:
+    with fluss.connect(address) as other:
+        case = Case(tables, other, keys=True)
+        config = fluss_df.aio.Config({"bootstrap.servers": address})
+        connection = await fluss_df.aio.FlussConnection.create(config)
+        path = fluss_df.aio.TablePath(case.path.database_name, case.path.table_name)
+        table = await connection.get_table(path)
+        lookuper = table.new_lookup().create_lookuper()
+        found = await lookuper.lookup({"p": "a", "b": 1, "id": 1})
+        assert found is not None
+        assert found["v"] == 1
+        writer = table.new_upsert().create_writer()
+        case.change(what)
+        if what == "partition":
             found = await lookuper.lookup({"p": "a", "b": 1, "id": 1})
             assert found is not None
-            assert found["v"] == 1
-            writer = table.new_upsert().create_writer()
-            case.change(what)
-            if what == "partition":
-                found = await lookuper.lookup({"p": "a", "b": 1, "id": 1})
-                assert found is not None
-                assert found["v"] == 2
-                writer.upsert({"p": "a", "b": 1, "id": 1, "v": 3})
-                await writer.flush()
-                assert case.values() == [2, 2, 2, 3]
-            else:
-                with pytest.raises(FlussError) as raised:
-                    await lookuper.lookup({"p": "a", "b": 1, "id": 1})
-                refuses(raised.value, case)
-            await connection.close()
-
-    asyncio.run(ask())
+            assert found["v"] == 2
+            writer.upsert({"p": "a", "b": 1, "id": 1, "v": 3})
+            await writer.flush()
+            assert case.values() == [2, 2, 2, 3]
+        else:
+            with pytest.raises(FlussError) as raised:
+                await lookuper.lookup({"p": "a", "b": 1, "id": 1})
+            refuses(raised.value, case)
+        await connection.close()
 
 
 @pytest.mark.parametrize("what", ["partition", "table"])

@@ -15,6 +15,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError
 from tests.client.support import Tables, close_failed, soon
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 
@@ -83,9 +84,7 @@ def test_lingering_rows_are_sent_by_themselves(tables: Tables) -> None:
     table = tables(SCHEMA)
     with table.new_append().create_writer() as writer:
         writer.append((1, "a"))
-        end = time.monotonic() + 10
-        while not numbers(tables, table) and time.monotonic() < end:
-            time.sleep(0.02)
+        wait_until(lambda: numbers(tables, table), 10)
         assert numbers(tables, table) == [1]
         assert writer.unflushed_rows == 0
 

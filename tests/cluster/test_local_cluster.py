@@ -24,19 +24,13 @@ from fluss_df.cluster.servers.probe import TabletServerNode, tablet_server_nodes
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.protocol.handshake import Credentials
 from tests.stderr import unexpected
+from tests.waiting import wait_until
 
 
 def nodes(cluster: LocalCluster, credentials: Credentials | None = None) -> set[int]:
     """Return the ids of the tablet servers that a client sees."""
     host, port = cluster.bootstrap_servers.split(":")
     return {node.id for node in tablet_server_nodes(host, int(port), credentials, 5)}
-
-
-def until(condition: object, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "not within time"
-        time.sleep(0.05)
 
 
 def pids(cluster: LocalCluster) -> list[int]:
@@ -121,7 +115,7 @@ def test_three_tablet_servers_come_and_go(three: LocalCluster) -> None:
         three.kill_tablet_server(1)
     with pytest.raises(ClusterError, match="tablet-server-1 is not running"):
         three.stop_tablet_server(1)
-    until(lambda: nodes(three) == {0, 2})
+    wait_until(lambda: nodes(three) == {0, 2})
     three.start_tablet_server(1)
     assert nodes(three) == {0, 1, 2}
 
@@ -129,7 +123,7 @@ def test_three_tablet_servers_come_and_go(three: LocalCluster) -> None:
     stopper = threading.Thread(target=three.stop_tablet_server, args=(2,))
     stopper.start()
     stopper.join()
-    until(lambda: nodes(three) == {0, 1})
+    wait_until(lambda: nodes(three) == {0, 1})
     three.start_tablet_server(2)
     assert three.status().health == "healthy"
     after = three.tablet_servers
@@ -295,7 +289,7 @@ def test_servers_end_with_the_process_that_started_them(
             owner.communicate("\n", timeout=30)
             assert owner.returncode == 0
         assert wait_until_gone(processes, 10) == []
-    until(lambda: not Path(folder).exists())
+    wait_until(lambda: not Path(folder).exists())
 
 
 FORGETFUL = """

@@ -10,12 +10,20 @@ import pytest
 from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss
 from tests.embedded.peers import Peer
+from tests.embedded.raw import RawClient
 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[EmbeddedFluss]:
     with EmbeddedFluss(tmp_path / "data", port=0) as engine:
         yield engine
+
+
+@pytest.fixture
+def client(engine: EmbeddedFluss) -> Iterator[RawClient]:
+    assert engine.address is not None
+    with RawClient(engine.address) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,7 @@ from fluss_df.embedded import EmbeddedFluss
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
 from tests.embedded.forking import ForkingProcess
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("n", pa.int64())])
 LOG = fluss.TablePath("fluss", "log")
@@ -127,7 +128,7 @@ def trial(writers: Writers, base: Path, choose: random.Random) -> Outcome:
         connection.get_admin().create_table(LOG, descriptor)
     pids = writers.start(folder, notes)
     try:
-        _wait_for(lambda: sum(1 for n in acknowledged(notes)) > 20)
+        wait_until(lambda: sum(1 for n in acknowledged(notes)) > 20, 60)
         time.sleep(choose.uniform(0.0, 0.3))
         begun = time.monotonic()
         _do(found.how, folder, other)
@@ -172,13 +173,6 @@ def _do(how: str, folder: Path, other: Path) -> None:
 def _copy(source: str, target: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         shutil.copy2(source, target)
-
-
-def _wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "the writers do not write"
-        time.sleep(0.02)
 
 
 def acknowledged(notes: Path) -> dict[int, float]:

@@ -95,17 +95,14 @@ def every_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accepting, "_PAUSE_S", 0.02)
 
 
-def test_without_a_descriptor_who_waits_is_turned_away_and_the_next_is_served(
+async def test_without_a_descriptor_who_waits_is_turned_away_and_the_next_is_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def run() -> None:
-        listening = Failing(OSError(errno.EMFILE, "Too many open files"))
-        async with accepted(listening, connections()) as acceptor:
-            assert await said(listening) == b""
-            assert await said(listening) == GREETING
-            assert acceptor._reserve >= 0
-
-    asyncio.run(run())
+    listening = Failing(OSError(errno.EMFILE, "Too many open files"))
+    async with accepted(listening, connections()) as acceptor:
+        assert await said(listening) == b""
+        assert await said(listening) == GREETING
+        assert acceptor._reserve >= 0
     [record] = caplog.records
     assert "no connection can be accepted" in record.getMessage()
     assert "Too many open files" in record.getMessage()
@@ -132,24 +129,21 @@ class Idle:
         self.closed = True
 
 
-def test_a_peer_that_does_nothing_has_to_go_for_the_next() -> None:
+async def test_a_peer_that_does_nothing_has_to_go_for_the_next() -> None:
     idle = Idle()
 
-    async def run() -> None:
-        room = connections()
-        room.enter(idle)
-        listening = Failing(OSError(errno.ENFILE, "Too many open files in system"))
-        async with accepted(listening, room):
-            assert await said(listening) == b""
-            assert await said(listening) == GREETING
-        assert room.open == set()
-        await room.close()
-
-    asyncio.run(run())
+    room = connections()
+    room.enter(idle)
+    listening = Failing(OSError(errno.ENFILE, "Too many open files in system"))
+    async with accepted(listening, room):
+        assert await said(listening) == b""
+        assert await said(listening) == GREETING
+    assert room.open == set()
+    await room.close()
     assert idle.closed
 
 
-def test_while_there_is_no_reserve_either_it_is_tried_again(
+async def test_while_there_is_no_reserve_either_it_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = os.open
@@ -161,17 +155,14 @@ def test_while_there_is_no_reserve_either_it_is_tried_again(
             raise OSError(errno.EMFILE, "Too many open files")
         return plain(path, *arguments, **options)
 
-    async def run() -> None:
-        short = [OSError(errno.EMFILE, "Too many open files") for _ in range(2)]
-        listening = Failing(short[0], None, short[1])
-        async with accepted(listening, connections()) as acceptor:
-            monkeypatch.setattr(os, "open", none_left)
-            assert await said(listening) == b""
-            # nobody can be turned away now: who comes waits, and is served
-            assert await said(listening) == GREETING
-            assert acceptor._reserve >= 0
-
-    asyncio.run(run())
+    short = [OSError(errno.EMFILE, "Too many open files") for _ in range(2)]
+    listening = Failing(short[0], None, short[1])
+    async with accepted(listening, connections()) as acceptor:
+        monkeypatch.setattr(os, "open", none_left)
+        assert await said(listening) == b""
+        # nobody can be turned away now: who comes waits, and is served
+        assert await said(listening) == GREETING
+        assert acceptor._reserve >= 0
     assert len(refused) == 2
 
 
@@ -197,55 +188,46 @@ def test_after_another_error_peers_are_served(
         assert part in record.getMessage()
 
 
-def test_a_pause_ends_with_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pause_ends_with_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accepting, "_PAUSE_S", 60.0)
 
-    async def run() -> None:
-        listening = Failing(OSError(errno.ENETDOWN, "Network is down"))
-        async with accepted(listening, connections()) as acceptor:
-            client = socket.create_connection(listening.getsockname())
-            with client:
-                while acceptor._timer is None:
-                    await asyncio.sleep(0.001)
-            timer = acceptor._timer
-        assert timer.cancelled()
-        assert listening.fileno() == -1
-        assert acceptor._reserve == -1
-
-    asyncio.run(run())
+    listening = Failing(OSError(errno.ENETDOWN, "Network is down"))
+    async with accepted(listening, connections()) as acceptor:
+        client = socket.create_connection(listening.getsockname())
+        with client:
+            while acceptor._timer is None:
+                await asyncio.sleep(0.001)
+        timer = acceptor._timer
+    assert timer.cancelled()
+    assert listening.fileno() == -1
+    assert acceptor._reserve == -1
 
 
-def test_where_there_is_no_room_a_peer_is_closed() -> None:
-    async def run() -> None:
-        room = no_room()
-        listening = Failing()
-        async with accepted(listening, room):
-            assert await said(listening) == b""
-        assert room.counters.connections_refused == 1
-
-    asyncio.run(run())
+async def test_where_there_is_no_room_a_peer_is_closed() -> None:
+    room = no_room()
+    listening = Failing()
+    async with accepted(listening, room):
+        assert await said(listening) == b""
+    assert room.counters.connections_refused == 1
 
 
-def test_another_user_of_the_machine_is_closed(
+async def test_another_user_of_the_machine_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     users = [54_321, os.geteuid()]
     monkeypatch.setattr(accepting, "peer_uid", lambda peer: users[0])
 
-    async def run() -> None:
-        listening = Failing(family=socket.AF_UNIX)
-        listening.bind(str(tmp_path / "s"))
-        async with accepted(listening, connections()):
-            assert await said(listening) == b""
-            del users[0]
-            assert await said(listening) == GREETING
-
-    asyncio.run(run())
+    listening = Failing(family=socket.AF_UNIX)
+    listening.bind(str(tmp_path / "s"))
+    async with accepted(listening, connections()):
+        assert await said(listening) == b""
+        del users[0]
+        assert await said(listening) == GREETING
     [record] = caplog.records
     assert "user id 54321" in record.getMessage()
 
 
-def test_a_connection_that_cannot_be_made_is_closed_and_the_next_is_served(
+async def test_a_connection_that_cannot_be_made_is_closed_and_the_next_is_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     made: list[str] = []
@@ -256,13 +238,10 @@ def test_a_connection_that_cannot_be_made_is_closed_and_the_next_is_served(
             raise OSError(errno.ENOBUFS, "No buffer space available")
         return Greeter(peer)
 
-    async def run() -> None:
-        listening = Failing()
-        async with accepted(listening, connections(), make):
-            assert await said(listening) == b""
-            assert await said(listening) == GREETING
-
-    asyncio.run(run())
+    listening = Failing()
+    async with accepted(listening, connections(), make):
+        assert await said(listening) == b""
+        assert await said(listening) == GREETING
     assert made == ["127.0.0.1", "127.0.0.1"]
     [record] = caplog.records
     assert "could not be opened: [Errno 105]" in record.getMessage()

@@ -39,7 +39,7 @@ def test_checks_survive_what_fails_and_end_with_the_folder(
     assert caplog.text.count("background work failed") == 3
 
 
-def test_syncs_that_fail_do_not_fill_the_log(
+async def test_syncs_that_fail_do_not_fill_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(background, "_SYNC_INTERVAL_S", 0.001)
@@ -63,17 +63,14 @@ def test_syncs_that_fail_do_not_fill_the_log(
     async def run(work: Callable[[], object]) -> object:
         return work()
 
-    async def main() -> None:
-        buckets: Any = {
-            1: Bucket("dropped", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION),
-            2: Bucket("full", ErrorCode.STORAGE_EXCEPTION),
-        }
-        syncing = asyncio.ensure_future(sync_for_ever(buckets, cast(Run, run)))
-        async with asyncio.timeout(20):
-            while min(tried.values()) < 50:
-                await asyncio.sleep(0.01)
-        syncing.cancel()
-
-    asyncio.run(main())
+    buckets: Any = {
+        1: Bucket("dropped", ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION),
+        2: Bucket("full", ErrorCode.STORAGE_EXCEPTION),
+    }
+    syncing = asyncio.ensure_future(sync_for_ever(buckets, cast(Run, run)))
+    async with asyncio.timeout(20):
+        while min(tried.values()) < 50:
+            await asyncio.sleep(0.01)
+    syncing.cancel()
     assert "dropped" not in caplog.text
     assert 1 <= caplog.text.count("a sync failed: the bucket is full") < 20

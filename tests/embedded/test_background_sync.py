@@ -32,24 +32,21 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_the_end_of_a_background_sync_leaves_the_shared_sync_to_its_writers() -> None:
-    async def play() -> None:
-        disk = Disk()
-        background = asyncio.create_task(sync_once(disk, disk.run))
-        await turns()
-        first = asyncio.create_task(synced_to(disk, 1, disk.run))
-        await turns()
-        disk.ends[0].set_result(None)
-        await background
-        second = asyncio.create_task(synced_to(disk, 1, disk.run))
-        await turns()
-        # the second writer waits for the sync under way, and begins none beside it
-        begun = len(disk.ends)
-        disk.durable_offset = 1
-        for end in disk.ends[1:]:
-            end.set_result(None)
-        await asyncio.gather(first, second)
-        assert begun == 2
-        assert disk.syncing is None
-
-    asyncio.run(play())
+async def test_the_end_of_a_background_sync_leaves_the_shared_sync_to_its_writers() -> None:
+    disk = Disk()
+    background = asyncio.create_task(sync_once(disk, disk.run))
+    await turns()
+    first = asyncio.create_task(synced_to(disk, 1, disk.run))
+    await turns()
+    disk.ends[0].set_result(None)
+    await background
+    second = asyncio.create_task(synced_to(disk, 1, disk.run))
+    await turns()
+    # the second writer waits for the sync under way, and begins none beside it
+    begun = len(disk.ends)
+    disk.durable_offset = 1
+    for end in disk.ends[1:]:
+        end.set_result(None)
+    await asyncio.gather(first, second)
+    assert begun == 2
+    assert disk.syncing is None

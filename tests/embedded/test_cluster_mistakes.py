@@ -18,13 +18,6 @@ from tests.embedded.raw import RawClient
 PERMANENT, TEMPORARY = 0, 1
 
 
-@pytest.fixture
-def client(engine: EmbeddedFluss) -> Iterator[RawClient]:
-    assert engine.address is not None
-    with RawClient(engine.address) as made:
-        yield made
-
-
 def refused(client: RawClient, kind: api.Api[Any, Any], request: Any) -> tuple[int, str]:
     code, message = client.ask(kind, request).error
     assert code

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from fluss_df.metadata import TableBucket
 from fluss_df.protocol import api
 from tests.embedded import attacking, power
 from tests.embedded.test_durability import batch, contents, opened
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("day", pa.string())])
 PATH = fluss.TablePath("fluss", "t")
@@ -281,10 +281,7 @@ def test_syncs_in_the_background_go_on_after_an_error(
         monkeypatch.setattr(Tablet, "sync", once)
         with connection.get_table(PATH).new_append().create_writer() as writer:
             writer.write_arrow(pa.table({"id": [1], "day": ["a"]}, schema=SCHEMA))
-        until = time.monotonic() + 20
-        while calls[0] < 2:
-            assert time.monotonic() < until, "nothing is synced any more"
-            time.sleep(0.05)
+        wait_until(lambda: calls[0] >= 2, 20, "nothing is synced any more")
 
 
 def test_who_fails_to_rest_is_counted_on() -> None:
@@ -307,24 +304,21 @@ def test_who_fails_to_rest_is_counted_on() -> None:
     assert (opened._files, opened._used) == (0, {})
 
 
-def test_wrong_passwords_take_little_memory_and_hold_nobody_up_for_good() -> None:
-    async def guess() -> None:
-        attempts = Attempts()
-        attempts.failed("host", "x" * 65_000)
-        assert all(len(user) <= 256 for _, user in attempts._failures)
-        for _ in range(3):
-            attempts.failed("host", "alice")
-        turns = [asyncio.ensure_future(attempts.turn("host", "alice")) for _ in range(8)]
-        await asyncio.sleep(0.1)
-        refused = [turn.exception() for turn in turns if turn.done()]
-        codes = {error.error_code for error in refused if isinstance(error, FlussError)}
-        assert codes == {ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION}
-        for turn in turns:
-            turn.cancel()
-        attempts.succeeded("host", "alice")
-        await asyncio.wait_for(attempts.turn("host", "alice"), 0.5)
-
-    asyncio.run(guess())
+async def test_wrong_passwords_take_little_memory_and_hold_nobody_up_for_good() -> None:
+    attempts = Attempts()
+    attempts.failed("host", "x" * 65_000)
+    assert all(len(user) <= 256 for _, user in attempts._failures)
+    for _ in range(3):
+        attempts.failed("host", "alice")
+    turns = [asyncio.ensure_future(attempts.turn("host", "alice")) for _ in range(8)]
+    await asyncio.sleep(0.1)
+    refused = [turn.exception() for turn in turns if turn.done()]
+    codes = {error.error_code for error in refused if isinstance(error, FlussError)}
+    assert codes == {ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION}
+    for turn in turns:
+        turn.cancel()
+    attempts.succeeded("host", "alice")
+    await asyncio.wait_for(attempts.turn("host", "alice"), 0.5)
 
 
 def test_a_fetch_of_all_buckets_that_a_table_may_have() -> None:

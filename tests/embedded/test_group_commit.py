@@ -45,81 +45,66 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_what_is_on_the_disk_needs_no_sync() -> None:
-    async def play() -> None:
-        disk = Disk()
-        disk.written = disk.durable_offset = 5
-        await synced_to(disk, 5, disk.run)
-        assert disk.syncs == []
-
-    asyncio.run(play())
+async def test_what_is_on_the_disk_needs_no_sync() -> None:
+    disk = Disk()
+    disk.written = disk.durable_offset = 5
+    await synced_to(disk, 5, disk.run)
+    assert disk.syncs == []
 
 
-def test_writes_during_a_sync_share_the_next_one() -> None:
-    async def play() -> None:
-        disk = Disk()
-        first = disk.write(1)
-        await turns()
-        others = [disk.write(1) for _ in range(100)]
-        await turns()
-        assert len(disk.syncs) == 1
-        disk.syncs[0][1].set_result(None)
-        await turns()
-        # the first is done; what came behind it was not covered
-        assert first.done()
-        assert not any(other.done() for other in others)
-        assert [covered for covered, _ in disk.syncs] == [1, 101]
-        disk.syncs[1][1].set_result(None)
-        await asyncio.gather(*others)
-        assert len(disk.syncs) == 2
-        assert disk.woken == 2
-        assert disk.syncing is None
-
-    asyncio.run(play())
+async def test_writes_during_a_sync_share_the_next_one() -> None:
+    disk = Disk()
+    first = disk.write(1)
+    await turns()
+    others = [disk.write(1) for _ in range(100)]
+    await turns()
+    assert len(disk.syncs) == 1
+    disk.syncs[0][1].set_result(None)
+    await turns()
+    # the first is done; what came behind it was not covered
+    assert first.done()
+    assert not any(other.done() for other in others)
+    assert [covered for covered, _ in disk.syncs] == [1, 101]
+    disk.syncs[1][1].set_result(None)
+    await asyncio.gather(*others)
+    assert len(disk.syncs) == 2
+    assert disk.woken == 2
+    assert disk.syncing is None
 
 
-def test_a_caller_that_goes_away_leaves_the_sync_to_the_others() -> None:
-    async def play() -> None:
-        disk = Disk()
-        gone, stays = disk.write(1), disk.write(1)
-        await turns()
-        gone.cancel()
-        await turns()
-        assert gone.cancelled()
-        disk.syncs[0][1].set_result(None)
-        await stays
-        assert len(disk.syncs) == 1
-
-    asyncio.run(play())
+async def test_a_caller_that_goes_away_leaves_the_sync_to_the_others() -> None:
+    disk = Disk()
+    gone, stays = disk.write(1), disk.write(1)
+    await turns()
+    gone.cancel()
+    await turns()
+    assert gone.cancelled()
+    disk.syncs[0][1].set_result(None)
+    await stays
+    assert len(disk.syncs) == 1
 
 
-def test_a_disk_that_refuses_fails_all_who_wait_and_none_who_come_later() -> None:
-    async def play() -> None:
-        disk = Disk()
-        waiting = [disk.write(1), disk.write(1)]
-        await turns()
-        disk.syncs[0][1].set_exception(OSError("no space left"))
-        for outcome in await asyncio.gather(*waiting, return_exceptions=True):
-            assert isinstance(outcome, OSError)
-        assert disk.woken == 1
-        later = disk.write(1)
-        await turns()
-        disk.syncs[1][1].set_result(None)
-        await later
-        assert disk.durable_offset == 3
-
-    asyncio.run(play())
+async def test_a_disk_that_refuses_fails_all_who_wait_and_none_who_come_later() -> None:
+    disk = Disk()
+    waiting = [disk.write(1), disk.write(1)]
+    await turns()
+    disk.syncs[0][1].set_exception(OSError("no space left"))
+    for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(outcome, OSError)
+    assert disk.woken == 1
+    later = disk.write(1)
+    await turns()
+    disk.syncs[1][1].set_result(None)
+    await later
+    assert disk.durable_offset == 3
 
 
-def test_readers_are_told_of_a_sync_that_failed() -> None:
-    async def play() -> None:
-        disk = Disk()
-        disk.written = 1
-        task = asyncio.create_task(sync_once(disk, disk.run))
-        await turns()
-        disk.syncs[0][1].set_exception(OSError("no space left"))
-        with pytest.raises(OSError, match="no space"):
-            await task
-        assert disk.woken == 1
-
-    asyncio.run(play())
+async def test_readers_are_told_of_a_sync_that_failed() -> None:
+    disk = Disk()
+    disk.written = 1
+    task = asyncio.create_task(sync_once(disk, disk.run))
+    await turns()
+    disk.syncs[0][1].set_exception(OSError("no space left"))
+    with pytest.raises(OSError, match="no space"):
+        await task
+    assert disk.woken == 1

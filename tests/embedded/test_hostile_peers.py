@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,6 @@ from tests.memory import PeakMemory
 
 MB = 1 << 20
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[EmbeddedFluss]:
-    with EmbeddedFluss(tmp_path / "data", port=0) as engine:
-        yield engine
 
 
 def make(engine: EmbeddedFluss, buckets: int = 2) -> tuple[int, int]:

@@ -21,7 +21,9 @@ from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from tests.client.support import Tables
 from tests.embedded.raw import RawClient
+from tests.embedded.test_serving import alive
 from tests.memory import PeakMemory, anonymous_memory
+from tests.waiting import wait_until
 
 MB = 1 << 20
 
@@ -47,19 +49,12 @@ def fetch(table_id: int, size: int) -> pb.FetchLogRequest:
     )
 
 
-def alive(engine: EmbeddedFluss) -> bool:
-    with RawClient(engine.address) as client:
-        return "fluss" in client.call(api.LIST_DATABASES, pb.ListDatabasesRequest()).database_name
-
-
 def held(engine: EmbeddedFluss) -> int:
     return engine._connections.memory.held
 
 
 def wait_for(engine: EmbeddedFluss, count: int) -> None:
-    until = time.monotonic() + 20
-    while held(engine) != count and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(lambda: held(engine) == count, 20)
     assert held(engine) == count
 
 
@@ -163,9 +158,7 @@ def test_peers_that_go_away_give_back_what_they_held(tmp_path: Path, count: int)
             for _ in range(40):
                 client.send(1015, 0, request.SerializeToString())
             client.socket.sendall(struct.pack(">ihhi", 10 * MB, 1014, 0, 1))
-        until = time.monotonic() + 20
-        while not held(engine) and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: held(engine), 20)
         assert held(engine)
         for client in clients:
             client.close()

@@ -48,7 +48,7 @@ def config(address: str, password: str) -> official.Config:
     )
 
 
-def test_rows_and_logs(address: str) -> None:
+async def test_rows_and_logs(address: str) -> None:
     async def work() -> None:
         connection = await official.FlussConnection.create(config(address, "secret"))
         admin = connection.get_admin()
@@ -71,11 +71,8 @@ def test_rows_and_logs(address: str) -> None:
         assert await lookuper.lookup({"id": 3}) is None
         await connection.close()
 
-    async def bounded() -> None:
-        async with asyncio.timeout(30):
-            await work()
-
-    asyncio.run(bounded())
+    async with asyncio.timeout(30):
+        await work()
 
 
 def test_a_wrong_password(address: str) -> None:

@@ -30,6 +30,7 @@ from fluss_df.engine.files.ownership import FolderInUseError, FolderLock
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.errors import FlussError
+from tests.waiting import wait_until
 
 LOG = fluss.TablePath("fluss", "log")
 ROWS = fluss.TablePath("fluss", "rows")
@@ -206,9 +207,7 @@ def test_a_lock_that_was_removed_beside_many_threads(tmp_path: Path) -> None:
 def test_an_idle_owner_notices(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with EmbeddedFluss(tmp_path / "d") as engine:
         os.rename(tmp_path / "d", tmp_path / "e")
-        until = time.monotonic() + 10
-        while engine.engine.lock.lost is None and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(lambda: engine.engine.lock.lost is not None, 10)
         assert engine.engine.lock.lost is not None
         with fluss.connect(tmp_path / "e") as connection:
             assert connection.get_admin().list_databases() == ["fluss"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import google_crc32c
@@ -165,13 +164,6 @@ def test_a_batch_of_a_schema_that_the_table_has_not() -> None:
 
 
 # ---- keys
-
-
-@pytest.fixture
-def client(engine: EmbeddedFluss) -> Iterator[RawClient]:
-    assert engine.address is not None
-    with RawClient(engine.address) as made:
-        yield made
 
 
 def table(engine: EmbeddedFluss, name: str, **more: Any) -> int:

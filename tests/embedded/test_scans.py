@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
 from tests.embedded.test_damaged_rows import PATH, create, frame, rows_of, write
+from tests.waiting import wait_until
 
 BUCKET = TableBucket(0, 0)
 
@@ -53,9 +53,7 @@ def test_idle_scans_end_by_themselves(tmp_path: Path, monkeypatch: pytest.Monkey
         scanner = begin(scans)
         store = served.engine.kv_bucket(BUCKET)[1]._store
         assert store._users == 1
-        deadline = time.monotonic() + 10
-        while scans._scans and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: not scans._scans, 10)
         assert scans._scans == {}
         assert store._users == 0
         assert go_on(scans, scanner) == ErrorCode.SCANNER_EXPIRED

@@ -11,7 +11,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,18 +23,13 @@ from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from tests.client.support import Tables
 from tests.embedded.raw import RawClient
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 
 
 def rows(count: int) -> pa.Table:
     return pa.table({"n": range(count), "text": [str(i) for i in range(count)]}, schema=SCHEMA)
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[EmbeddedFluss]:
-    with EmbeddedFluss(tmp_path / "data", port=0) as engine:
-        yield engine
 
 
 def alive(engine: EmbeddedFluss) -> bool:
@@ -199,9 +193,7 @@ def test_connections_too_many_are_closed(tmp_path: Path) -> None:
             third.hello()
         for client in clients:
             client.close()
-        until = time.monotonic() + 20
-        while engine._connections.open and time.monotonic() < until:
-            time.sleep(0.01)
+        wait_until(lambda: not engine._connections.open, 20)
         assert alive(engine)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from fluss_df.embedded import EmbeddedFluss
 from fluss_df.engine.serve.server import EngineServer
 from fluss_df.errors import FlussError
 from fluss_df.io import write_fluss
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -97,10 +97,8 @@ def test_one_with_a_lake_ends_too(before: set[Path]) -> None:
         admin.create_table(path, TableDescriptor(schema, properties=properties))
         write_fluss(pl.DataFrame({"id": [1]}), path, connection=connection)
         engine = engine_of(before)
-        until = time.monotonic() + 30
         # the tiering has begun
-        while not engine.engine.catalog.table(path).lake and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(lambda: engine.engine.catalog.table(path).lake, 30)
         assert engine.engine.catalog.table(path).lake
     assert engine.closed
     assert not engine._thread.is_alive()

@@ -103,7 +103,7 @@ def read_all(encrypted: ssl.SSLSocket, count: int) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_said_is_heard_in_order(
+async def test_what_is_said_is_heard_in_order(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext], seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -117,34 +117,31 @@ def test_what_is_said_is_heard_in_order(
         heard.append(read_all(encrypted, len(back)))
         sender.join()
 
-    async def main() -> None:
-        async with joined(contexts, client, rng.choice([7, 1000, 1 << 16])) as (transport, kept):
-            at = 0
-            while at < len(back):
-                part = back[at : at + rng.choice([1, 100, 16 << 10, 300_000])]
-                # what was given may be changed
-                given = bytearray(part)
-                transport.write(given)
-                given[:] = bytes(len(given))
-                at += len(part)
-                if rng.random() < 0.1:
-                    transport.pause_reading()
-                    await asyncio.sleep(0)
-                    transport.resume_reading()
-                if transport.get_write_buffer_size() > 1 << 20:
-                    await asyncio.sleep(0.001)
-            while len(kept.received) < len(there):
-                kept.more.clear()
-                await kept.more.wait()
-            while transport.get_write_buffer_size():
+    async with joined(contexts, client, rng.choice([7, 1000, 1 << 16])) as (transport, kept):
+        at = 0
+        while at < len(back):
+            part = back[at : at + rng.choice([1, 100, 16 << 10, 300_000])]
+            # what was given may be changed
+            given = bytearray(part)
+            transport.write(given)
+            given[:] = bytes(len(given))
+            at += len(part)
+            if rng.random() < 0.1:
+                transport.pause_reading()
+                await asyncio.sleep(0)
+                transport.resume_reading()
+            if transport.get_write_buffer_size() > 1 << 20:
                 await asyncio.sleep(0.001)
-            assert bytes(kept.received) == there
-
-    asyncio.run(main())
+        while len(kept.received) < len(there):
+            kept.more.clear()
+            await kept.more.wait()
+        while transport.get_write_buffer_size():
+            await asyncio.sleep(0.001)
+        assert bytes(kept.received) == there
     assert heard == [back]
 
 
-def test_a_peer_that_does_not_read_is_waited_for(
+async def test_a_peer_that_does_not_read_is_waited_for(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext],
 ) -> None:
     go = threading.Event()
@@ -158,33 +155,30 @@ def test_a_peer_that_does_not_read_is_waited_for(
             total += len(part)
         heard.append(total)
 
-    async def main() -> None:
-        async with joined(contexts, client) as (transport, kept):
+    async with joined(contexts, client) as (transport, kept):
 
-            def write(count: int) -> None:
-                transport.write(bytes(count))
-                written.append(count)
+        def write(count: int) -> None:
+            transport.write(bytes(count))
+            written.append(count)
 
-            while not kept.pauses:
-                write(256 << 10)
-            assert kept.pauses == [True]
-            waiting = transport.get_write_buffer_size()
-            assert waiting > 64 << 10
-            # nothing more is sent meanwhile, and nothing is lost
-            write(4 << 20)
-            assert transport.get_write_buffer_size() == waiting + (4 << 20)
-            go.set()
-            while kept.pauses == [True]:
-                await asyncio.sleep(0.001)
-            assert kept.pauses == [True, False]
-            transport.close()
-            await kept.ended
-
-    asyncio.run(main())
+        while not kept.pauses:
+            write(256 << 10)
+        assert kept.pauses == [True]
+        waiting = transport.get_write_buffer_size()
+        assert waiting > 64 << 10
+        # nothing more is sent meanwhile, and nothing is lost
+        write(4 << 20)
+        assert transport.get_write_buffer_size() == waiting + (4 << 20)
+        go.set()
+        while kept.pauses == [True]:
+            await asyncio.sleep(0.001)
+        assert kept.pauses == [True, False]
+        transport.close()
+        await kept.ended
     assert heard == [sum(written)]
 
 
-def test_nothing_is_received_while_it_is_paused(
+async def test_nothing_is_received_while_it_is_paused(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext],
 ) -> None:
     sent = threading.Event()
@@ -195,29 +189,26 @@ def test_nothing_is_received_while_it_is_paused(
         sent.set()
         encrypted.recv(1)
 
-    async def main() -> None:
-        async with joined(contexts, client, size=10) as (transport, kept):
-            while not kept.received:
-                kept.more.clear()
-                await kept.more.wait()
-            transport.pause_reading()
-            assert not transport.is_reading()
-            count = len(kept.received)
-            await asyncio.to_thread(sent.wait, 30)
-            for _ in range(20):
-                await asyncio.sleep(0)
-            assert len(kept.received) == count
-            # it is decrypted already, and makes no socket readable
-            transport.resume_reading()
-            while len(kept.received) < 16_000:
-                kept.more.clear()
-                await kept.more.wait()
-
-    asyncio.run(main())
+    async with joined(contexts, client, size=10) as (transport, kept):
+        while not kept.received:
+            kept.more.clear()
+            await kept.more.wait()
+        transport.pause_reading()
+        assert not transport.is_reading()
+        count = len(kept.received)
+        await asyncio.to_thread(sent.wait, 30)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(kept.received) == count
+        # it is decrypted already, and makes no socket readable
+        transport.resume_reading()
+        while len(kept.received) < 16_000:
+            kept.more.clear()
+            await kept.more.wait()
 
 
 @pytest.mark.parametrize("how", ["close", "abort"])
-def test_how_it_ends(contexts: tuple[ssl.SSLContext, ssl.SSLContext], how: str) -> None:
+async def test_how_it_ends(contexts: tuple[ssl.SSLContext, ssl.SSLContext], how: str) -> None:
     heard: list[int] = []
 
     def client(encrypted: ssl.SSLSocket) -> None:
@@ -229,22 +220,21 @@ def test_how_it_ends(contexts: tuple[ssl.SSLContext, ssl.SSLContext], how: str) 
             pass
         heard.append(total)
 
-    async def main() -> None:
-        async with joined(contexts, client) as (transport, kept):
-            transport.write(bytes(3 << 20))
-            getattr(transport, how)()
-            assert transport.is_closing()
-            # after it nothing more is said
-            transport.write(b"more")
-            transport.close()
-            assert await kept.ended is None
-
-    asyncio.run(main())
+    async with joined(contexts, client) as (transport, kept):
+        transport.write(bytes(3 << 20))
+        getattr(transport, how)()
+        assert transport.is_closing()
+        # after it nothing more is said
+        transport.write(b"more")
+        transport.close()
+        assert await kept.ended is None
     assert (heard[0] == 3 << 20) is (how == "close")
 
 
 @pytest.mark.parametrize("politely", [True, False])
-def test_a_peer_that_ends(contexts: tuple[ssl.SSLContext, ssl.SSLContext], politely: bool) -> None:
+async def test_a_peer_that_ends(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext], politely: bool
+) -> None:
     def client(encrypted: ssl.SSLSocket) -> None:
         encrypted.sendall(b"last words")
         if politely:
@@ -254,15 +244,14 @@ def test_a_peer_that_ends(contexts: tuple[ssl.SSLContext, ssl.SSLContext], polit
         else:
             encrypted.close()
 
-    async def main() -> None:
-        async with joined(contexts, client) as (_, kept):
-            await kept.ended
-            assert bytes(kept.received) == b"last words"
-
-    asyncio.run(main())
+    async with joined(contexts, client) as (_, kept):
+        await kept.ended
+        assert bytes(kept.received) == b"last words"
 
 
-def test_bytes_that_are_not_of_tls_end_it(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+async def test_bytes_that_are_not_of_tls_end_it(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
     def client(encrypted: ssl.SSLSocket) -> None:
         with socket.socket(fileno=encrypted.detach()) as raw:
             raw.sendall(b"\x17\x03\x03\x00\x20" + bytes(32))
@@ -270,11 +259,8 @@ def test_bytes_that_are_not_of_tls_end_it(contexts: tuple[ssl.SSLContext, ssl.SS
             while raw.recv(1000):
                 pass
 
-    async def main() -> None:
-        async with joined(contexts, client) as (_, kept):
-            assert isinstance(await kept.ended, ssl.SSLError)
-
-    asyncio.run(main())
+    async with joined(contexts, client) as (_, kept):
+        assert isinstance(await kept.ended, ssl.SSLError)
 
 
 def test_nobody_is_waited_for_longer_than_is_said(tmp_path: Path) -> None:

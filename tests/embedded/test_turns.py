@@ -28,6 +28,7 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.frames import Request
 from tests.embedded import attacking
 from tests.embedded.attacking import MB, make_tables
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -122,9 +123,7 @@ def test_a_refused_request_is_forgotten_at_once(
             answer = engine.submit(request)
             del request
             answer.result(60)
-            until = time.monotonic() + 20
-            while known() is not None and time.monotonic() < until:
-                time.sleep(0.01)
+            wait_until(lambda: known() is None, 20)
             assert known() is None
         finally:
             gc.enable()

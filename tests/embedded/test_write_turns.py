@@ -58,92 +58,80 @@ def several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fluss_df.engine.write_turns._AT_ONCE", 3)
 
 
-def test_one_bucket_has_one_write_at_a_time_in_order() -> None:
-    async def run() -> None:
-        turns, writes = WriteTurns(), Writes()
-        assert turns.are_over(BUCKETS)
-        tasks = [turns.enter(BUCKETS[:1], writes.of(name)) for name in "abc"]
-        other = turns.enter(BUCKETS[1:2], writes.of("other"))
-        await settled()
-        assert writes.begun == ["a", "other"]
-        assert not turns.are_over(BUCKETS[:1])
-        assert turns.are_over(BUCKETS[2:])
-        await writes.end("other")
-        assert turns.are_over(BUCKETS[1:2])
-        for name in "abc":
-            await writes.end(name)
-        assert writes.begun == ["a", "other", "b", "c"]
-        assert [await task for task in (*tasks, other)] == ["a", "b", "c", "other"]
-        assert turns.are_over(BUCKETS)
-
-    asyncio.run(run())
+async def test_one_bucket_has_one_write_at_a_time_in_order() -> None:
+    turns, writes = WriteTurns(), Writes()
+    assert turns.are_over(BUCKETS)
+    tasks = [turns.enter(BUCKETS[:1], writes.of(name)) for name in "abc"]
+    other = turns.enter(BUCKETS[1:2], writes.of("other"))
+    await settled()
+    assert writes.begun == ["a", "other"]
+    assert not turns.are_over(BUCKETS[:1])
+    assert turns.are_over(BUCKETS[2:])
+    await writes.end("other")
+    assert turns.are_over(BUCKETS[1:2])
+    for name in "abc":
+        await writes.end(name)
+    assert writes.begun == ["a", "other", "b", "c"]
+    assert [await task for task in (*tasks, other)] == ["a", "b", "c", "other"]
+    assert turns.are_over(BUCKETS)
 
 
-def test_a_write_to_several_buckets_waits_for_each_and_holds_each_up() -> None:
-    async def run() -> None:
-        turns, writes = WriteTurns(), Writes()
-        turns.enter(BUCKETS[:1], writes.of("first"))
-        turns.enter(BUCKETS[1:2], writes.of("second"))
-        turns.enter(BUCKETS[:2], writes.of("both"))
-        turns.enter(BUCKETS[1:2], writes.of("behind"))
-        await settled()
-        assert writes.begun == ["first", "second"]
-        await writes.end("second")
-        assert writes.begun == ["first", "second"]
-        await writes.end("first")
-        assert writes.begun == ["first", "second", "both"]
-        await writes.end("both")
-        assert writes.begun[-1] == "behind"
-        await writes.end("behind")
-        assert turns.are_over(BUCKETS)
-
-    asyncio.run(run())
+async def test_a_write_to_several_buckets_waits_for_each_and_holds_each_up() -> None:
+    turns, writes = WriteTurns(), Writes()
+    turns.enter(BUCKETS[:1], writes.of("first"))
+    turns.enter(BUCKETS[1:2], writes.of("second"))
+    turns.enter(BUCKETS[:2], writes.of("both"))
+    turns.enter(BUCKETS[1:2], writes.of("behind"))
+    await settled()
+    assert writes.begun == ["first", "second"]
+    await writes.end("second")
+    assert writes.begun == ["first", "second"]
+    await writes.end("first")
+    assert writes.begun == ["first", "second", "both"]
+    await writes.end("both")
+    assert writes.begun[-1] == "behind"
+    await writes.end("behind")
+    assert turns.are_over(BUCKETS)
 
 
-def test_no_more_at_once_than_there_is_room_for() -> None:
-    async def run() -> None:
-        turns, writes = WriteTurns(), Writes()
-        for number, bucket in enumerate(BUCKETS):
-            turns.enter([bucket], writes.of(str(number)))
-        await settled()
-        assert writes.begun == ["0", "1", "2"]
-        await writes.end("1")
-        assert writes.begun == ["0", "1", "2", "3"]
-        for number in range(8):
-            await writes.end(str(number))
-        assert sorted(writes.begun) == [str(number) for number in range(8)]
-
-    asyncio.run(run())
+async def test_no_more_at_once_than_there_is_room_for() -> None:
+    turns, writes = WriteTurns(), Writes()
+    for number, bucket in enumerate(BUCKETS):
+        turns.enter([bucket], writes.of(str(number)))
+    await settled()
+    assert writes.begun == ["0", "1", "2"]
+    await writes.end("1")
+    assert writes.begun == ["0", "1", "2", "3"]
+    for number in range(8):
+        await writes.end(str(number))
+    assert sorted(writes.begun) == [str(number) for number in range(8)]
 
 
 @pytest.mark.parametrize("how", ["fails", "is cancelled", "is cancelled before it begins"])
-def test_what_ends_badly_holds_nothing_up(how: str) -> None:
-    async def run() -> None:
-        turns, writes = WriteTurns(), Writes()
+async def test_what_ends_badly_holds_nothing_up(how: str) -> None:
+    turns, writes = WriteTurns(), Writes()
 
-        async def failing() -> None:
-            raise ValueError("no")
+    async def failing() -> None:
+        raise ValueError("no")
 
-        before = turns.enter(BUCKETS[:1], writes.of("before"))
-        bad: asyncio.Task[Any]
-        bad = turns.enter(BUCKETS[:2], failing if how == "fails" else writes.of("bad"))
-        behind = turns.enter(BUCKETS[1:2], writes.of("behind"))
-        await settled()
-        if how == "is cancelled before it begins":
-            bad.cancel()
-        await writes.end("before")
-        if how == "is cancelled":
-            bad.cancel()
-        await settled()
-        assert writes.begun[-1] == "behind"
-        await writes.end("behind")
-        assert await before == "before"
-        assert await behind == "behind"
-        with pytest.raises(ValueError if how == "fails" else asyncio.CancelledError):
-            await bad
-        assert turns.are_over(BUCKETS)
-
-    asyncio.run(run())
+    before = turns.enter(BUCKETS[:1], writes.of("before"))
+    bad: asyncio.Task[Any]
+    bad = turns.enter(BUCKETS[:2], failing if how == "fails" else writes.of("bad"))
+    behind = turns.enter(BUCKETS[1:2], writes.of("behind"))
+    await settled()
+    if how == "is cancelled before it begins":
+        bad.cancel()
+    await writes.end("before")
+    if how == "is cancelled":
+        bad.cancel()
+    await settled()
+    assert writes.begun[-1] == "behind"
+    await writes.end("behind")
+    assert await before == "before"
+    assert await behind == "behind"
+    with pytest.raises(ValueError if how == "fails" else asyncio.CancelledError):
+        await bad
+    assert turns.are_over(BUCKETS)
 
 
 # ---- by the engine

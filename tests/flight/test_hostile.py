@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import grpc
 import polars as pl
@@ -24,6 +24,7 @@ from fluss_df.flight.service import SERVICE
 from fluss_df.flight.wire import flight_data, is_compressed, packed, parse
 from tests.flight.peers import REFUSED, peer
 from tests.memory import anonymous_memory
+from tests.waiting import wait_until
 
 Statement = pb.CommandStatementQuery
 _Options = pb.CommandStatementIngest.TableDefinitionOptions
@@ -354,7 +355,7 @@ def test_slow_readers_wait_alone(engine: EmbeddedFluss) -> None:
         del streams
         for client in clients:
             client.close()
-        wait_for(lambda: not server._statements._turns._running)
+        wait_until(lambda: not server._statements._turns._running)
 
 
 @pytest.mark.parametrize("method", ["GetFlightInfo", "DoPut"])
@@ -371,10 +372,10 @@ def test_a_client_that_goes_away_ends_what_it_writes(
     message = asked if method == "GetFlightInfo" else pb.FlightData(flight_descriptor=asked)
     call = channel.stream_stream(f"/{SERVICE}/{method}")(iter([message.SerializeToString()]))
     running = server._statements._turns._running
-    wait_for(lambda: bool(running))
+    wait_until(lambda: bool(running))
     (run,) = running
     call.cancel()
-    wait_for(lambda: run._flow.running.error is not None)
+    wait_until(lambda: run._flow.running.error is not None)
     # the scans end, and nothing is written
     run._flow.join(20)
     with peer(server) as one:
@@ -426,7 +427,7 @@ def test_a_client_that_is_cut_off_replaces_no_table(
             else:
                 own.close()
                 own = grpc.insecure_channel(f"127.0.0.1:{server.port}")
-            wait_for(lambda: len(server._calls._open) == 0)
+            wait_until(lambda: len(server._calls._open) == 0)
         own.close()
         assert one.query("SELECT * FROM kept") == [{"a": 7}]
 
@@ -447,7 +448,7 @@ def test_a_client_that_is_cut_off_writes_no_part_of_its_values(
             assert taken.wait(20)
             time.sleep(0.05 * begun)
             call.cancel()
-            wait_for(lambda: len(server._calls._open) == 0)
+            wait_until(lambda: len(server._calls._open) == 0)
         assert one.query("SELECT count(*) AS n FROM parted") == [{"n": 0}]
 
 
@@ -469,13 +470,6 @@ def test_a_write_that_is_slow_is_no_silence_of_the_client(
         result = pb.DoPutUpdateResult.FromString(one.put(command, rows))
     assert result.record_count == 3
     assert written == [2, 1]
-
-
-def wait_for(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_query_has_its_time(engine: EmbeddedFluss) -> None:

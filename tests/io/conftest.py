@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.cluster import LocalCluster
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
@@ -47,6 +48,16 @@ def connection(cluster_connection: FlussConnection) -> FlussConnection:
 def make_table(cluster_tables: MakeTable) -> MakeTable:
     """Return a function that creates a table and writes frames to it, each as batches."""
     return cluster_tables
+
+
+@pytest.fixture
+def no_scans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only lookups are made."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a scan")
+
+    monkeypatch.setattr(SnapshotScanner, "batches", refuse)
 
 
 @dataclass(frozen=True)

@@ -86,19 +86,16 @@ def followed() -> Iterator[tuple[FlussConnection, TablePath]]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="event loops there have no signal handlers")
-def test_an_event_loop_keeps_its_signals(followed: tuple[FlussConnection, TablePath]) -> None:
+async def test_an_event_loop_keeps_its_signals(followed: tuple[FlussConnection, TablePath]) -> None:
     connection, path = followed
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        came = asyncio.Event()
-        loop.add_signal_handler(signal.SIGUSR1, came.set)
-        scan_fluss(path, connection=connection, follow=True)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        await asyncio.wait_for(came.wait(), 20)
-        loop.remove_signal_handler(signal.SIGUSR1)
-
-    asyncio.run(main())
+    loop = asyncio.get_running_loop()
+    came = asyncio.Event()
+    loop.add_signal_handler(signal.SIGUSR1, came.set)
+    scan_fluss(path, connection=connection, follow=True)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    await asyncio.wait_for(came.wait(), 20)
+    loop.remove_signal_handler(signal.SIGUSR1)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no forks")

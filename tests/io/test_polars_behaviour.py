@@ -20,6 +20,7 @@ from polars.lazyframe.resolver import LazyFrameResolver, ResolvedLazyFrameProps
 
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.polars_adapter.scans import with_known_schema
+from tests.waiting import wait_until
 
 ROWS = 10
 PARTS = [
@@ -49,9 +50,7 @@ class Log:
     closed: set[str] = field(default_factory=set)
 
     def wait_until_dropped(self) -> None:
-        deadline = time.monotonic() + 10
-        while len(self.dropped) < len(self.built) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: len(self.dropped) >= len(self.built), 10)
         assert sorted(self.dropped) == sorted(self.built)
 
 

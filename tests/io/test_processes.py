@@ -21,6 +21,7 @@ from fluss_df.io import read_fluss, scan_fluss
 from fluss_df.metadata import TablePath
 from tests.io.conftest import MakeTable
 from tests.programs import command
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema({"x": pa.int64(), "text": pa.string()})
 ROWS = pl.DataFrame({"x": range(200_000)}).with_columns(text=pl.col("x").cast(pl.String))
@@ -212,9 +213,7 @@ def test_closing_an_iterator_ends_the_read(table: TablePath, connection: FlussCo
     before = threading.active_count()
     for _ in range(5):
         next(iter(frame.collect_batches(chunk_size=100)))
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before + 8 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: threading.active_count() <= before + 8, 10)
     assert threading.active_count() <= before + 8
     assert read_fluss(table, connection=connection).height == ROWS.height
 

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 from polars.testing import assert_frame_equal
 
-from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import (
     explain,
@@ -37,16 +36,6 @@ def users(place: Place) -> TablePath:
     path = place.make_table(SCHEMA, primary_keys=["id"], bucket_count=3)
     write_fluss(ROWS, path, connection=place.connection)
     return path
-
-
-@pytest.fixture
-def no_scans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only lookups are made."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a scan")
-
-    monkeypatch.setattr(SnapshotScanner, "batches", refuse)
 
 
 def sent(place: Place) -> float:

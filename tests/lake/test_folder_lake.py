@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -28,12 +27,6 @@ from tests.lake.folders import (
     tiering_threads,
 )
 from tests.lake.tiering.support import KINDS, LakeTable
-
-
-@pytest.fixture
-def by_hand(tmp_path: Path) -> Iterator[EmbeddedFluss]:
-    with EmbeddedFluss(tmp_path / "folder", port=0, options=BY_HAND) as engine:
-        yield engine
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +41,10 @@ from tests.lake.folders import (
 )
 from tests.lake.tiering.support import KINDS
 from tests.programs import command
+from tests.waiting import wait_until
 
 KILLS = int(os.environ.get("FLUSS_TEST_KILLS", "4"))
 SEED = int(os.environ.get("FLUSS_TEST_SEED", "1"))
-
-
-@pytest.fixture
-def by_hand(tmp_path: Path) -> Iterator[EmbeddedFluss]:
-    with EmbeddedFluss(tmp_path / "folder", port=0, options=BY_HAND) as engine:
-        yield engine
 
 
 def read(engine: EmbeddedFluss, name: str, *, lake: bool = True) -> pl.DataFrame:
@@ -230,10 +224,7 @@ def test_a_table_that_is_made_again_while_it_is_tiered(tmp_path: Path) -> None:
             if turn < 4:
                 with engine.connection() as connection:
                     connection.get_admin().drop_table(lake_table.path)
-        until = time.monotonic() + 30
-        while catalog(tmp_path).load_table("fluss.keys").scan().count() < 50:
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_until(lambda: catalog(tmp_path).load_table("fluss.keys").scan().count() >= 50, 30)
         assert_reads(engine, lake_table)
     assert_elsewhere(tmp_path, lake_table)
     assert check_folder(tmp_path).sound

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import ibis
@@ -16,14 +15,8 @@ from fluss_df.backend import Backend
 from fluss_df.cli.main import app
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
-from tests.lake.folders import BY_HAND, table, tier
+from tests.lake.folders import table, tier
 from tests.lake.tiering.support import KINDS
-
-
-@pytest.fixture
-def by_hand(tmp_path: Path) -> Iterator[EmbeddedFluss]:
-    with EmbeddedFluss(tmp_path / "folder", port=0, options=BY_HAND) as engine:
-        yield engine
 
 
 def said(*arguments: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,7 @@ from fluss_df.lake.iceberg.catalog import open_table
 from fluss_df.lake.iceberg_writing.commit import commit_snapshot
 from fluss_df.lake.iceberg_writing.tasks import _rows_of
 from fluss_df.lake.rounds.lake_rows import dictionary_columns
-from tests.lake.folders import BY_HAND, assert_reads, catalog, table, tier
-
-
-@pytest.fixture
-def by_hand(tmp_path: Path) -> Iterator[EmbeddedFluss]:
-    with EmbeddedFluss(tmp_path / "folder", port=0, options=BY_HAND) as engine:
-        yield engine
+from tests.lake.folders import assert_reads, catalog, table, tier
 
 
 def test_files_are_on_the_disk_before_the_catalog_names_them(

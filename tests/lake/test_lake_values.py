@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -11,23 +9,12 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg_writing import compaction
 from fluss_df.lake.rounds import lake_rows
-from tests.lake.folders import BY_HAND
 from tests.lake.tables_by_hand import Folder
 
 col = pl.col
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Folder]:
-    with (
-        EmbeddedFluss(tmp_path / "folder", options=BY_HAND) as engine,
-        engine.connection() as connection,
-    ):
-        yield Folder(connection)
 
 
 def test_a_long_text_behind_short_ones_is_found(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -11,23 +10,13 @@ import pytest
 from pyiceberg.types import DoubleType, LongType
 
 import fluss_df as fluss
-from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.scans import union
-from tests.lake.folders import BY_HAND, catalog
+from tests.lake.folders import catalog
 from tests.lake.tables_by_hand import Folder
 
 KINDS = {"id": pa.int32(), "n": pa.int32(), "x": pa.float32()}
 col = pl.col
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Folder]:
-    with (
-        EmbeddedFluss(tmp_path / "folder", options=BY_HAND) as engine,
-        engine.connection() as connection,
-    ):
-        yield Folder(connection)
 
 
 def rows(ids: range) -> pa.Table:

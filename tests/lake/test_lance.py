@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 
 import lance
@@ -19,6 +18,7 @@ from fluss_df.errors import FlussError
 from fluss_df.spark.plan.lake_tasks import LakeFiles, lake_rows
 from tests.lake.tiering.support import LakeTable
 from tests.lake_tables import create_lake_table, dropped_after
+from tests.waiting import wait_until
 
 # types that Lance's Arrow and Fluss's differ in, or may
 MANY = pa.schema(
@@ -77,12 +77,13 @@ def tables(cluster: LocalCluster) -> Iterator[dict[str, LakeTable]]:
         for version in range(2):
             for kind in kinds:
                 made[kind].write(list(range(version * 50, version * 50 + 100)), version)
-            until = time.monotonic() + 120
-            while not all(table.tiered() for table in made.values()) or any(
-                made[kind].tiered() != made[kind].ends() for kind in kinds
-            ):
-                assert time.monotonic() < until, "Flink did not tier in time"
-                time.sleep(0.2)
+            wait_until(
+                lambda: (
+                    all(table.tiered() for table in made.values())
+                    and all(made[kind].tiered() == made[kind].ends() for kind in kinds)
+                ),
+                120,
+            )
         cluster.stop_flink_tiering()
         for kind in kinds:
             made[kind].write(list(range(500, 520)), 2)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -18,24 +18,13 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import fluss_df as fluss
-from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
 from fluss_df.io import overridden
-from tests.lake.folders import BY_HAND
 from tests.lake.tables_by_hand import Folder
 
 ROOT = Path(__file__).parents[2]
 Engine: TypeAlias = Literal["in-memory", "streaming"]
 ENGINES: tuple[Engine, ...] = ("in-memory", "streaming")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Folder]:
-    with (
-        EmbeddedFluss(tmp_path / "folder", options=BY_HAND) as engine,
-        engine.connection() as connection,
-    ):
-        yield Folder(connection)
 
 
 def rows(ids: range, text: str) -> pl.DataFrame:

@@ -23,6 +23,7 @@ from fluss_df.ui.settings import Limits, Settings
 from tests.certificates import Authority
 from tests.ui.hostile import MARK, Enemy, check, digest, hostile_tables, survive
 from tests.ui.visiting import Visitor
+from tests.waiting import wait_until
 
 
 def test_nothing_is_shown_without_the_token(folder: FlussConnection) -> None:
@@ -207,9 +208,7 @@ def test_live_tails_have_a_limit(folder: FlussConnection) -> None:
         assert visitor.get("/table/fluss/people/stream").status == 503
         for connection in opened:
             connection.close()
-        deadline = time.monotonic() + 10
-        while server.state.streams and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: not server.state.streams, 10)
         assert server.state.streams == 0
 
 

@@ -29,6 +29,7 @@ from fluss_df.ui.server import ConsoleServer
 from fluss_df.ui.settings import Settings
 from tests.ui.conftest import VISITS
 from tests.ui.visiting import Visitor
+from tests.waiting import wait_until
 
 
 def test_the_overview_has_servers_health_and_tables(visitor: Visitor, database: str) -> None:
@@ -111,9 +112,7 @@ def test_a_table_has_columns_keys_properties_buckets_and_growth(
     watch = visitor.server.state.watch
     path = TablePath(database, "visits")
     watch.history(path)
-    deadline = time.monotonic() + 90
-    while len(watch.history(path)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: len(watch.history(path)) >= 2, 90)
     plot = visitor.page(f"/table/{database}/visits/growth.svg")
     assert plot.headers["content-type"] == "image/svg+xml"
     assert "<polyline" in plot.text
@@ -193,9 +192,7 @@ def test_live_rows_with_a_filter(
     shown = [row for e in found for row in e.get("rows", [])]
     assert [row[0][0] for row in shown] == [str(n) for n in range(40, 50)]
     assert visitor.server.state.settings.limits.streams == 8
-    deadline = time.monotonic() + 10
-    while visitor.server.state.streams and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: not visitor.server.state.streams, 10)
     assert visitor.server.state.streams == 0
     wrong = visitor.page(f"/table/{database}/visits/live?column=id&condition=contains&value=4")
     assert "contains no text" in wrong.words

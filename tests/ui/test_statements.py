@@ -19,6 +19,7 @@ from fluss_df.embedded import EmbeddedFluss
 from fluss_df.ui.server import ConsoleServer
 from fluss_df.ui.settings import Limits, Settings
 from tests.ui.visiting import Visitor
+from tests.waiting import wait_until
 
 # nothing ends what Polars computes here but the end of its process
 ENDLESS = "SELECT count(*) AS n FROM numbers a, numbers b, numbers c WHERE a.n + b.n > c.n"
@@ -143,9 +144,7 @@ def test_processes_end_with_a_console_that_was_killed(tmp_path: Path) -> None:
         worker = Path("/proc") / console.stdout.readline().strip()
         assert worker.exists()
         console.kill()
-    deadline = time.monotonic() + 30
-    while _runs(worker) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until(lambda: not _runs(worker), 30)
     assert not _runs(worker)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from typer.testing import Result
 
@@ -18,6 +20,10 @@ OBJECTS = "".join(f'{{"a": {i}}}\n' for i in range(20_000))
 def ok(result: Result) -> str:
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def lines(result: Result) -> list[Any]:
+    return [json.loads(line) for line in ok(result).splitlines()]
 
 
 def refused(result: Result) -> str:

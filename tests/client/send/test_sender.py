@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
@@ -178,209 +178,171 @@ class Writing:
         await asyncio.wait_for(asyncio.wrap_future(future), 5)
 
 
-Scene = Callable[[Servers], Awaitable[None]]
+@pytest.fixture
+def servers() -> Servers:
+    return Servers()
 
 
-def play(scene: Scene) -> None:
-    asyncio.run(asyncio.wait_for(_play(scene), 20))
+async def test_one_request_for_a_leader_with_one_batch_of_each_bucket(servers: Servers) -> None:
+    writing = Writing(servers)
+    writing.give(0, 1, 2, 0)
+    first, second, third = [await servers.next() for _ in range(3)]
+    assert (first.node, first.batches) == (NODES[0], {0: 0, 2: 2})
+    assert (second.node, second.batches) == (NODES[1], {1: 1})
+    assert (third.node, third.batches) == (NODES[0], {0: 3})
+    for request in (first, second, third):
+        request.take()
+    await writing.drained()
+    assert [writing.fate(number) for number in range(4)] == ["acknowledged"] * 4
+    assert writing.sender.done_rows == 8
 
 
-async def _play(scene: Scene) -> None:
-    await scene(Servers())
+async def test_requests_are_no_larger_than_the_option_says(servers: Servers) -> None:
+    writing = Writing(servers, writer_request__max__size="1024")
+    writing.give(0, 2, nbytes=700)
+    first, second = await servers.next(), await servers.next()
+    assert (first.batches, second.batches) == ({0: 0}, {2: 1})
 
 
-def test_one_request_for_a_leader_with_one_batch_of_each_bucket() -> None:
-    async def scene(servers: Servers) -> None:
-        writing = Writing(servers)
-        writing.give(0, 1, 2, 0)
-        first, second, third = [await servers.next() for _ in range(3)]
-        assert (first.node, first.batches) == (NODES[0], {0: 0, 2: 2})
-        assert (second.node, second.batches) == (NODES[1], {1: 1})
-        assert (third.node, third.batches) == (NODES[0], {0: 3})
-        for request in (first, second, third):
-            request.take()
-        await writing.drained()
-        assert [writing.fate(number) for number in range(4)] == ["acknowledged"] * 4
-        assert writing.sender.done_rows == 8
-
-    play(scene)
+async def test_a_batch_that_no_server_takes_is_refused_before_it_is_sent(servers: Servers) -> None:
+    writing = Writing(servers)
+    writing.give(0, nbytes=200 << 20)
+    await writing.drained()
+    assert "more than servers accept in a request" in writing.fate(0)
+    assert "bucket 0" in writing.fate(0)
+    assert not servers.requests
 
 
-def test_requests_are_no_larger_than_the_option_says() -> None:
-    async def scene(servers: Servers) -> None:
-        writing = Writing(servers, writer_request__max__size="1024")
-        writing.give(0, 2, nbytes=700)
-        first, second = await servers.next(), await servers.next()
-        assert (first.batches, second.batches) == ({0: 0}, {2: 1})
-
-    play(scene)
-
-
-def test_a_batch_that_no_server_takes_is_refused_before_it_is_sent() -> None:
-    async def scene(servers: Servers) -> None:
-        writing = Writing(servers)
-        writing.give(0, nbytes=200 << 20)
-        await writing.drained()
-        assert "more than servers accept in a request" in writing.fate(0)
-        assert "bucket 0" in writing.fate(0)
-        assert not servers.requests
-
-    play(scene)
+async def test_a_leader_that_is_not_known_is_asked_for(servers: Servers) -> None:
+    servers.unknown = {1}
+    writing = Writing(servers)
+    writing.give(1)
+    (await servers.next()).take()
+    await writing.drained()
+    assert writing.fate(0) == "acknowledged"
 
 
-def test_a_leader_that_is_not_known_is_asked_for() -> None:
-    async def scene(servers: Servers) -> None:
-        servers.unknown = {1}
-        writing = Writing(servers)
-        writing.give(1)
-        (await servers.next()).take()
-        await writing.drained()
-        assert writing.fate(0) == "acknowledged"
-
-    play(scene)
-
-
-def test_what_a_new_leader_is_needed_for_goes_again_in_order() -> None:
-    async def scene(servers: Servers) -> None:
-        writing = Writing(servers)
-        writing.give(0, 0, 0)
-        first, second, third = [await servers.next() for _ in range(3)]
-        first.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        servers.leaders[0] = NODES[1]
-        second.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION)
-        third.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION)
-        again = await servers.next()
-        assert (again.node, again.batches) == (NODES[1], {0: 0})
-        await servers.silent()  # one at a time, until one is taken
-        again.take()
-        behind = [await servers.next(), await servers.next()]
-        assert [request.batches[0] for request in behind] == [1, 2]
-        for number, request in enumerate(behind, 1):
-            request.take({0: 2 * number})
-        await writing.drained()
-        assert [writing.fate(number) for number in range(3)] == ["acknowledged"] * 3
-        result = writing.sender.acknowledged.results()[0]
-        assert (result.base_offset, result.end_offset, result.rows) == (0, 6, 6)
-
-    play(scene)
+async def test_what_a_new_leader_is_needed_for_goes_again_in_order(servers: Servers) -> None:
+    writing = Writing(servers)
+    writing.give(0, 0, 0)
+    first, second, third = [await servers.next() for _ in range(3)]
+    first.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    servers.leaders[0] = NODES[1]
+    second.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION)
+    third.refuse(ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION)
+    again = await servers.next()
+    assert (again.node, again.batches) == (NODES[1], {0: 0})
+    await servers.silent()  # one at a time, until one is taken
+    again.take()
+    behind = [await servers.next(), await servers.next()]
+    assert [request.batches[0] for request in behind] == [1, 2]
+    for number, request in enumerate(behind, 1):
+        request.take({0: 2 * number})
+    await writing.drained()
+    assert [writing.fate(number) for number in range(3)] == ["acknowledged"] * 3
+    result = writing.sender.acknowledged.results()[0]
+    assert (result.base_offset, result.end_offset, result.rows) == (0, 6, 6)
 
 
-def test_a_lost_answer_behind_a_batch_that_is_given_up_is_asked_for_again() -> None:
+async def test_a_lost_answer_behind_a_batch_that_is_given_up_is_asked_for_again(
+    servers: Servers,
+) -> None:
     """The server has it: under another writer id it would be written twice."""
 
-    async def scene(servers: Servers) -> None:
-        writing = Writing(servers, writer_delivery__timeout__ms="60000")
-        old, new = writing.give(0, 0)
-        first, second = await servers.next(), await servers.next()
-        # both were written, and neither answer comes; the first is too old to be sent again
-        old.created -= 61
-        first.lose()
-        second.lose()
-        again = await servers.next()
-        assert again.batches == {0: 1}
-        assert isinstance(new.encoded, Bytes)
-        assert new.encoded.stamps == [(41, 1)]
-        again.refuse(ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION)
-        await writing.drained()
-        assert "2 rows were not acknowledged: the connection broke" in writing.fate(0)
-        assert writing.fate(1) == "acknowledged"
-        # what nobody can have goes under a new id
-        (batch,) = writing.give(0)
-        assert isinstance(batch.encoded, Bytes)
-        request = await servers.next()
-        assert batch.encoded.stamps == [(42, 0)]
-        request.take({0: 4})
-        await writing.drained()
-        assert writing.fate(2) == "acknowledged"
-
-    play(scene)
+    writing = Writing(servers, writer_delivery__timeout__ms="60000")
+    old, new = writing.give(0, 0)
+    first, second = await servers.next(), await servers.next()
+    # both were written, and neither answer comes; the first is too old to be sent again
+    old.created -= 61
+    first.lose()
+    second.lose()
+    again = await servers.next()
+    assert again.batches == {0: 1}
+    assert isinstance(new.encoded, Bytes)
+    assert new.encoded.stamps == [(41, 1)]
+    again.refuse(ErrorCode.DUPLICATE_SEQUENCE_EXCEPTION)
+    await writing.drained()
+    assert "2 rows were not acknowledged: the connection broke" in writing.fate(0)
+    assert writing.fate(1) == "acknowledged"
+    # what nobody can have goes under a new id
+    (batch,) = writing.give(0)
+    assert isinstance(batch.encoded, Bytes)
+    request = await servers.next()
+    assert batch.encoded.stamps == [(42, 0)]
+    request.take({0: 4})
+    await writing.drained()
+    assert writing.fate(2) == "acknowledged"
 
 
-def test_what_may_be_written_is_said_where_the_server_lost_track() -> None:
-    async def scene(servers: Servers) -> None:
-        writing = Writing(servers)
-        writing.give(0)
-        (await servers.next()).lose()
-        for _ in range(2):
-            (await servers.next()).refuse(ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)
-        await writing.drained()
-        assert "2 rows may or may not have been written" in writing.fate(0)
-
-    play(scene)
+async def test_what_may_be_written_is_said_where_the_server_lost_track(servers: Servers) -> None:
+    writing = Writing(servers)
+    writing.give(0)
+    (await servers.next()).lose()
+    for _ in range(2):
+        (await servers.next()).refuse(ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)
+    await writing.drained()
+    assert "2 rows may or may not have been written" in writing.fate(0)
 
 
 @pytest.mark.parametrize(
     "code", [ErrorCode.CORRUPT_RECORD_EXCEPTION, ErrorCode.UNKNOWN_SERVER_ERROR]
 )
-def test_what_fails_for_good_names_its_bucket(code: int) -> None:
-    async def scene(servers: Servers) -> None:
-        writing = Writing(servers)
-        writing.give(2)
-        (await servers.next()).refuse(code)
-        await writing.drained()
-        assert "2 rows were not acknowledged" in writing.fate(0)
-        assert "table db.t, bucket 2" in writing.fate(0)
-        assert len(writing.sender.failures) == 1
-
-    play(scene)
+async def test_what_fails_for_good_names_its_bucket(code: int, servers: Servers) -> None:
+    writing = Writing(servers)
+    writing.give(2)
+    (await servers.next()).refuse(code)
+    await writing.drained()
+    assert "2 rows were not acknowledged" in writing.fate(0)
+    assert "table db.t, bucket 2" in writing.fate(0)
+    assert len(writing.sender.failures) == 1
 
 
-def test_an_answer_without_one_of_its_buckets_is_not_believed() -> None:
-    async def scene(servers: Servers) -> None:
-        writing = Writing(servers)
-        writing.give(0, 2)
-        request = await servers.next()
-        del request.batches[2]
-        request.take()
-        again = await servers.next()
-        assert again.batches == {2: 1}
-        again.take()
-        await writing.drained()
-        assert [writing.fate(number) for number in range(2)] == ["acknowledged"] * 2
-
-    play(scene)
+async def test_an_answer_without_one_of_its_buckets_is_not_believed(servers: Servers) -> None:
+    writing = Writing(servers)
+    writing.give(0, 2)
+    request = await servers.next()
+    del request.batches[2]
+    request.take()
+    again = await servers.next()
+    assert again.batches == {2: 1}
+    again.take()
+    await writing.drained()
+    assert [writing.fate(number) for number in range(2)] == ["acknowledged"] * 2
 
 
-def test_a_caller_cannot_cancel_what_is_on_its_way() -> None:
-    async def scene(servers: Servers) -> None:
-        writing = Writing(servers)
-        writing.give(0, 2)
-        waiting = asyncio.wrap_future(writing.handles[0].future)
-        waiting.cancel()
-        assert not writing.handles[0].future.cancel()
-        (await servers.next()).take()
-        # the other batch of the answer, and a flush, are settled all the same
-        await writing.drained()
-        assert [writing.fate(number) for number in range(2)] == ["acknowledged"] * 2
-
-    play(scene)
+async def test_a_caller_cannot_cancel_what_is_on_its_way(servers: Servers) -> None:
+    writing = Writing(servers)
+    writing.give(0, 2)
+    waiting = asyncio.wrap_future(writing.handles[0].future)
+    waiting.cancel()
+    assert not writing.handles[0].future.cancel()
+    (await servers.next()).take()
+    # the other batch of the answer, and a flush, are settled all the same
+    await writing.drained()
+    assert [writing.fate(number) for number in range(2)] == ["acknowledged"] * 2
 
 
 @pytest.mark.parametrize("pressure", [-1e6, float("nan"), float("-inf")])
-def test_a_pressure_that_cannot_be_asks_for_no_rest(pressure: float) -> None:
-    async def scene(servers: Servers) -> None:
-        writing = Writing(servers)
-        writing.give(0)
-        (await servers.next()).take()
-        writing.sender._throttle(writing.sender._queues[None, 0], pressure)
-        writing.give(0)
-        (await servers.next()).take()
-        await writing.drained()
+async def test_a_pressure_that_cannot_be_asks_for_no_rest(
+    pressure: float, servers: Servers
+) -> None:
+    writing = Writing(servers)
+    writing.give(0)
+    (await servers.next()).take()
+    writing.sender._throttle(writing.sender._queues[None, 0], pressure)
+    writing.give(0)
+    (await servers.next()).take()
+    await writing.drained()
 
-    play(scene)
 
-
-def test_rows_that_a_server_lost_are_noticed() -> None:
-    async def scene(servers: Servers) -> None:
-        writing = Writing(servers)
-        writing.give(0)
-        (await servers.next()).take({0: 100})
-        await writing.drained()
-        writing.give(0)
-        (await servers.next()).take({0: 50})
-        await writing.drained()
-        ((lost, rows),) = writing.sender.failures
-        assert (lost.error_code, rows) == (ErrorCode.LOG_STORAGE_EXCEPTION, 0)
-        assert "was written up to offset 102" in str(lost)
-
-    play(scene)
+async def test_rows_that_a_server_lost_are_noticed(servers: Servers) -> None:
+    writing = Writing(servers)
+    writing.give(0)
+    (await servers.next()).take({0: 100})
+    await writing.drained()
+    writing.give(0)
+    (await servers.next()).take({0: 50})
+    await writing.drained()
+    ((lost, rows),) = writing.sender.failures
+    assert (lost.error_code, rows) == (ErrorCode.LOG_STORAGE_EXCEPTION, 0)
+    assert "was written up to offset 102" in str(lost)

@@ -14,7 +14,6 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from fluss_df.client.connection import FlussConnection
-from fluss_df.client.scan.snapshot_scanner import SnapshotScanner
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.io import lookup_join, read_fluss, run, scan_fluss, write_fluss
 from fluss_df.metadata import TablePath
@@ -29,6 +28,7 @@ LEFT = pl.DataFrame(
     schema={"id": pl.Int64, "score": pl.String},
 )
 HOWS: list[Literal["left", "inner", "semi", "anti"]] = ["left", "inner", "semi", "anti"]
+pytestmark = pytest.mark.usefixtures("no_scans")
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +36,6 @@ def users(make_table: MakeTable, connection: FlussConnection) -> TablePath:
     path = make_table(SCHEMA, primary_keys=["id"], bucket_count=3)
     write_fluss(ROWS, path, connection=connection)
     return path
-
-
-@pytest.fixture(autouse=True)
-def no_scans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only lookups are made."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("a scan")
-
-    monkeypatch.setattr(SnapshotScanner, "batches", refuse)
 
 
 @pytest.mark.parametrize("how", HOWS)

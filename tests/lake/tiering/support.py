@@ -17,7 +17,9 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.lake.iceberg.catalog import open_table
 from fluss_df.lake.options import lake_options
 from fluss_df.lake.paimon.catalog import open_paimon
+from fluss_df.lake.rounds.tasks import InThreads
 from fluss_df.lake.tiering import TieringService
+from fluss_df.lake.tiering.table_round import TableRound, TieringRound
 from tests.lake_tables import create_lake_table
 
 COLUMNS = pa.schema(
@@ -202,3 +204,13 @@ def tier_until_done(service: TieringService, tables: list[LakeTable], seconds: f
             return
         assert time.monotonic() < deadline, f"not tiered in {seconds} s: {behind}"
         time.sleep(0.1)
+
+
+def one_round(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TableRound:
+    info = connection.get_admin().get_table_info(table.path)
+    given: dict[str, Any] = {"max_rows": 10_000, "max_changes": 10_000, **options}
+    return TableRound(connection, info, run_tasks=InThreads(2), **given)
+
+
+def run(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TieringRound:
+    return one_round(connection, table, **options).run(lambda: None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +18,13 @@ from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
 from fluss_df.lake.formats import open_tiered
 from fluss_df.lake.paimon_writing import commit
-from fluss_df.lake.rounds.tasks import InThreads
 from fluss_df.lake.tiering.coordinator import Coordinator
 from fluss_df.lake.tiering.plan import RoundPlan
-from fluss_df.lake.tiering.table_round import TableRound, TieringRound
+from fluss_df.lake.tiering.table_round import TieringRound
 from tests.lake.test_lake_types import tables
-from tests.lake.tiering.support import COLUMNS, KINDS, LAKE, LakeTable
+from tests.lake.tiering.support import COLUMNS, KINDS, LAKE, LakeTable, one_round, run
 from tests.lake_tables import create_lake_table
+from tests.waiting import wait_until
 
 # not due by itself, for Flink's service neither: the tests say when
 LATER = {"table.datalake.freshness": "1h"}
@@ -39,16 +38,6 @@ def connection(paimon_tiering: LocalCluster) -> Iterator[fluss.FlussConnection]:
 
 def table_of(cluster: LocalCluster, kind: str, name: str) -> LakeTable:
     return LakeTable(cluster, kind, f"{name}_{kind}", LATER).create()
-
-
-def one_round(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TableRound:
-    info = connection.get_admin().get_table_info(table.path)
-    given: dict[str, Any] = {"max_rows": 10_000, "max_changes": 10_000, **options}
-    return TableRound(connection, info, run_tasks=InThreads(2), **given)
-
-
-def run(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TieringRound:
-    return one_round(connection, table, **options).run(lambda: None)
 
 
 def said(table: LakeTable) -> dict[str, Any]:
@@ -234,10 +223,7 @@ def test_services_side_by_side_without_leases(
         for version in range(1, 4):
             for table in tables:
                 table.write(list(range(version * 300, version * 300 + 600)), version)
-        deadline = time.monotonic() + 60
-        while len(committed) <= 3 * len(tables):
-            assert time.monotonic() < deadline, "too few rounds for the services to meet"
-            time.sleep(0.1)
+        wait_until(lambda: len(committed) > 3 * len(tables), 60)
     finally:
         ended.set()
         for thread in threads:
@@ -321,10 +307,7 @@ def test_hand_overs_to_and_from_flink(
     written(1)
     # where Flink's service and a round of ours were at a table together, Flink's job fails, and the
     # coordinator may give the table again only after two minutes
-    deadline = time.monotonic() + 240
-    while any(table.tiered() != table.ends() for table in tables):
-        assert time.monotonic() < deadline, "Flink did not tier in time"
-        time.sleep(0.1)
+    wait_until(lambda: all(table.tiered() == table.ends() for table in tables), 240)
     for table in tables:
         table.check()
         # of Flink's service, which does not write the offsets themselves

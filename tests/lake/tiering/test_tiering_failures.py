@@ -20,11 +20,11 @@ from pyiceberg.table import Table
 import fluss_df as fluss
 from fluss_df.cluster import LocalCluster
 from fluss_df.errors import FlussError
-from fluss_df.lake.rounds.tasks import InThreads
 from fluss_df.lake.tiering import TieringService
 from fluss_df.lake.tiering.coordinator import Coordinator
-from fluss_df.lake.tiering.table_round import TableRound, TieringRound
-from tests.lake.tiering.support import KINDS, LakeTable, tier_until_done
+from fluss_df.lake.tiering.table_round import TieringRound
+from tests.lake.tiering.support import KINDS, LakeTable, one_round, run, tier_until_done
+from tests.waiting import wait_until
 
 _KILLS = int(os.environ.get("FLUSS_TIERING_KILLS", "3"))
 _HAND_OVERS = int(os.environ.get("FLUSS_TIERING_HAND_OVERS", "2"))
@@ -45,16 +45,6 @@ def table_of(cluster: LocalCluster, kind: str, name: str) -> LakeTable:
     table = LakeTable(cluster, kind, f"{name}_{kind}", later).create()
     table.write(list(range(1000)), 0)
     return table
-
-
-def one_round(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TableRound:
-    info = connection.get_admin().get_table_info(table.path)
-    given: dict[str, Any] = {"max_rows": 10_000, "max_changes": 10_000, **options}
-    return TableRound(connection, info, run_tasks=InThreads(2), **given)
-
-
-def run(connection: fluss.FlussConnection, table: LakeTable, **options: Any) -> TieringRound:
-    return one_round(connection, table, **options).run(lambda: None)
 
 
 @pytest.mark.parametrize("kind", ["log", "keys"])
@@ -195,10 +185,7 @@ def test_services_side_by_side_without_leases(
     for version in range(1, 4):
         for table in tables:
             table.write(list(range(version * 300, version * 300 + 600)), version)
-    deadline = time.monotonic() + 60
-    while len(committed) <= len(tables):
-        assert time.monotonic() < deadline, "too few rounds for the services to meet"
-        time.sleep(0.1)
+    wait_until(lambda: len(committed) > len(tables), 60)
     ended.set()
     for thread in threads:
         thread.join()
@@ -221,10 +208,7 @@ def test_two_services_share_the_tables(
             for table in tables:
                 table.write(list(range(version * 300, version * 300 + 600)), version)
             time.sleep(1)
-        deadline = time.monotonic() + 60
-        while any(table.tiered() != table.ends() for table in tables):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        wait_until(lambda: all(table.tiered() == table.ends() for table in tables), 60)
         first.stop()
         second.stop()
         for thread in threads:
@@ -291,10 +275,10 @@ def test_hand_overs_to_and_from_flink(
             try:
                 # in two rounds, so that updates and deletes meet rows of its own
                 for _ in range(2):
-                    deadline = time.monotonic() + _TAKE_OVER_S
-                    while any(table.tiered() != table.ends() for table in tables):
-                        assert time.monotonic() < deadline, "Flink did not tier in time"
-                        time.sleep(0.3)
+                    wait_until(
+                        lambda: all(table.tiered() == table.ends() for table in tables),
+                        _TAKE_OVER_S,
+                    )
                     if _ == 0:
                         write()
             finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
 from fluss_df.lake.tiering import TieringService
 from tests.lake.folders import BY_HAND, assert_elsewhere, assert_reads, at, catalog, table
 from tests.lake.tiering.support import LakeTable, rows
+from tests.waiting import wait_until
 
 _HOUR_MS = 3_600_000
 
@@ -247,10 +247,7 @@ def test_snapshots_of_a_folder_expire_and_every_reader_goes_on(tmp_path: Path, k
 
 def tiered(service: TieringService) -> None:
     """Tier until a round had rows."""
-    until = time.monotonic() + 30
-    while not sum(done.rows for done in service.run_due()):
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    wait_until(lambda: sum(done.rows for done in service.run_due()), 30)
 
 
 def test_queries_go_on_while_snapshots_expire(tmp_path: Path) -> None:
@@ -291,12 +288,6 @@ def test_ages_that_are_none_are_refused(by_hand: EmbeddedFluss) -> None:
             TieringService(connection, keep_snapshots_s=age)
         with pytest.raises(FlussError, match="lake_snapshots_s"):
             EngineOptions(lake_snapshots_s=age)
-
-
-@pytest.fixture
-def by_hand(tmp_path: Path) -> Iterator[EmbeddedFluss]:
-    with EmbeddedFluss(tmp_path, port=0, options=BY_HAND) as engine:
-        yield engine
 
 
 def test_a_table_that_says_so_on_a_cluster(

@@ -1,0 +1,16 @@
+"""What tests wait for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def wait_until(
+    happened: Callable[[], object], seconds: float = 20, told: str = "not within the time"
+) -> None:
+    """Return when something has happened, of which one asks again and again."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, told
+        time.sleep(0.02)
