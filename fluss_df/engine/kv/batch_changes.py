@@ -75,14 +75,9 @@ def read_batch(name: str, data: memoryview) -> KvRecords:
 class ChangeBuilder:
     """Computes what batches change in one bucket; used by one thread at a time.
 
-    Attributes
-    ----------
-    full_image
-        Whether the changelog has the old row of an update.
-    looked_up
-        How many bytes the old rows of the last batch have.
-    largest_value
-        The bytes of the largest row that was seen.
+    ``full_image`` says whether the changelog has the old row of an update. ``looked_up`` is how
+    many bytes the old rows of the last batch have, ``largest_value`` those of the largest row that
+    was seen.
     """
 
     def __init__(self, name: str, table: Table, most_bytes: int) -> None:

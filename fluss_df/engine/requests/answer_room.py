@@ -56,13 +56,6 @@ class AnswerRoom:
         """Return the value of each key, each value once in memory however often it is asked for.
 
         Raises FlussError as :meth:`take`.
-
-        Parameters
-        ----------
-        rows
-            Where they are.
-        keys
-            The keys.
         """
         wanted = list(dict.fromkeys(keys))
         found: list[bytes | None] = []

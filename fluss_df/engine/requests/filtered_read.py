@@ -72,21 +72,6 @@ def read_filtered(
 
     Raises FlussError as :meth:`Tablet.read`. Batches that were left out were verified as well:
     damaged statistics would hide rows.
-
-    Parameters
-    ----------
-    tablet
-        The log.
-    offset
-        Where to begin, between its start and its high watermark.
-    max_bytes
-        Where to stop.
-    batch_filter
-        The filter.
-    look
-        How much of the log may be looked at.
-    cut
-        What to return of each batch; None for all of it.
     """
     high, stretches = tablet.stretches(offset)
     end: int | None = None
