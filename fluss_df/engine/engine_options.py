@@ -28,7 +28,7 @@ class EngineOptions:
     answer_bytes
         The most that one request may look up or scan by a limit, and that the rows may have which
         one batch of keys replaces, removes or makes; more is refused, as it would be in memory at
-        once.
+        once. In Arrow, where nulls may be wide, these rows may take twice as much.
     open_files
         How many files the buckets may have open, about; those that were not used for the longest
         time give theirs back. ``None``: half of what the process may have, whose own limit is

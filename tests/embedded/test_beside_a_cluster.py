@@ -5,7 +5,7 @@ What differs on purpose stands in docs/embedded.md.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -294,6 +294,20 @@ def test_records(real: Peer, embedded: Peer) -> None:
         )
         return table, api.FETCH_LOG, request
 
+    def twice(*fetches: tuple[str, Any, Message]) -> tuple[str, Any, Message]:
+        found = pb.FetchLogRequest()
+        found.CopyFrom(fetches[-1][2])
+        for _, _, request in reversed(fetches[:-1]):
+            asked = cast(pb.FetchLogRequest, request).tables_req[0]
+            if asked.projected_fields == found.tables_req[-1].projected_fields:
+                found.tables_req[0].buckets_req.insert(0, asked.buckets_req[0])
+            else:
+                found.tables_req.insert(0, asked)
+        return "log", api.FETCH_LOG, found
+
+    many = pb.ListOffsetsRequest(
+        follower_server_id=-1, offset_type=0, table_id=0, bucket_id=[0, 0, 0]
+    )
     history = [
         produce(batch()),
         produce(batch() + batch()),
@@ -317,6 +331,11 @@ def test_records(real: Peer, embedded: Peer) -> None:
         offsets(2, start_timestamp=-5),
         offsets(0, bucket=9),
         offsets(0, table="parted"),
+        # a bucket that is named twice is read once, from where the last one says
+        twice(fetch(0), fetch(10**9)),
+        twice(fetch(0), fetch(0), fetch(10**9, columns=[1])),
+        twice(fetch(10**9), fetch(0, columns=[1, 0])),
+        ("log", api.LIST_OFFSETS, many),
     ]
     for step, (table, kind, request) in enumerate(history):
         answers = []
@@ -324,7 +343,8 @@ def test_records(real: Peer, embedded: Peer) -> None:
             sent = kind.request()
             sent.CopyFrom(request)
             if kind is api.FETCH_LOG:
-                sent.tables_req[0].table_id = peer.ids[table]
+                for asked in sent.tables_req:
+                    asked.table_id = peer.ids[table]
             else:
                 sent.table_id = peer.ids[table]
             answer = peer.ask(kind, sent)

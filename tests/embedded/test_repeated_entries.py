@@ -13,7 +13,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.engine.requests import data_requests, filtered_read
+from fluss_df.engine.requests import data_requests, dispatch, filtered_read
 from fluss_df.errors import ErrorCode
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
@@ -159,8 +159,8 @@ def test_a_filtered_scan_of_many_buckets_goes_on(
     make_log(engine, 4)
     monkeypatch.setattr(filtered_read, "_MOST_BYTES", 1)
     with engine.connection() as connection:
-        (path,) = connection.get_admin().list_tables("fluss")
-        frame = fluss.scan_fluss(path, connection=connection)
+        (name,) = connection.get_admin().list_tables("fluss")
+        frame = fluss.scan_fluss(name, connection=connection)
         found = frame.filter(pl.col("id") == 7).collect()
     assert found["id"].to_list() == [7]
 
@@ -193,6 +193,27 @@ def test_offsets_of_a_bucket_are_looked_for_once(engine: EmbeddedFluss) -> None:
         (0, 0)
     ]
     assert [bucket.bucket_id for bucket in found if bucket.error_code] == [5]
+
+
+def test_a_table_is_described_once(engine: EmbeddedFluss, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_log(engine)
+    with engine.connection() as connection:
+        (table,) = connection.get_admin().list_tables("fluss")
+    plain, calls = dispatch.shown, 0
+
+    def shown(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return plain(*arguments)
+
+    monkeypatch.setattr(dispatch, "shown", shown)
+    name = pb.PathOfTable(database_name="fluss", table_name=table)
+    with RawClient(engine.address, 60) as client:
+        request = pb.MetadataRequest(table_path=[name] * MANY)
+        found = client.call(api.GET_METADATA, request).table_metadata
+    assert len(found) == MANY
+    assert len({each.table_json for each in found}) == 1
+    assert calls == 1
 
 
 def test_target_columns_are_read_once(engine: EmbeddedFluss) -> None:

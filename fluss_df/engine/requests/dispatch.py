@@ -33,7 +33,7 @@ from fluss_df.engine.requests.cluster_requests import SERVER, ClusterRequests
 from fluss_df.engine.requests.kv_scans import Scans
 from fluss_df.engine.requests.request_limits import check_entries, may_be_large, refuse_size
 from fluss_df.engine.tables.buckets import unknown_partition
-from fluss_df.engine.tables.tables import Table
+from fluss_df.engine.tables.tables import Table, TableVersion
 from fluss_df.engine.upkeep.backup import BACKUP_KEY, back_up
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
@@ -392,11 +392,15 @@ class Dispatcher:
         response = pb.MetadataResponse(coordinator_server=node, tablet_servers=[node])
         catalog = self.engine.catalog
         room = AnswerRoom(self.engine.settings.answer_bytes, "ask for fewer tables in one request")
+        # a table may be named many times
+        told: dict[int, tuple[TableVersion, bytes]] = {}
         for path in paced(request.table_path):
             table = catalog.table(path_of(path))
             # once: an ALTER that comes in between would give its id to columns of before
-            version = table.version
-            text = shown(version, self.engine.lake).to_json()
+            version, text = told.get(table.id) or (table.version, None)
+            if text is None:
+                text = shown(version, self.engine.lake).to_json()
+                told[table.id] = version, text
             room.take(len(text) + _BUCKET_BYTES * (1 + (not table.partitioned) * table.buckets))
             response.table_metadata.add(
                 table_path=path,
