@@ -36,7 +36,7 @@ CHANGELOG_IMAGE: Final = "table.changelog.image"
 # first call, when the size of values is not known, and in the largest: small values say nothing of
 # those behind them. More at once are not looked up any faster.
 _FIRST_KEYS: Final = 8
-_KEYS_AT_ONCE: Final = 64
+_KEYS_AT_ONCE: Final = 128
 # keys that are put into a dictionary (6 ms) before other threads get a turn
 _KEYS_IN_A_TURN: Final = 64 << 10
 # The error for a batch that is too large advises a number of rows whose old rows have 1/8 of the

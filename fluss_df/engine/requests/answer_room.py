@@ -9,9 +9,9 @@ from fluss_df.engine.files.workers import give_turn, paced
 from fluss_df.errors import ErrorCode, FlussError
 
 # Keys that are read at once before anything is known of the size of their values; and at the most:
-# small values say nothing of those behind them. More at once are not read any faster.
+# small values say nothing of those behind them. More at once are hardly read any faster.
 _FIRST_KEYS: Final = 8
-_MOST_KEYS: Final = 64
+_MOST_KEYS: Final = 128
 # values that are read before others get a turn
 _TURN_VALUES: Final = 8192
 # of a value besides its bytes, while it is an object
