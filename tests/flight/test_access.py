@@ -29,7 +29,7 @@ from fluss_df.flight.wire import packed
 from fluss_df.protocol.acl import AclBinding, AclBindingFilter, OperationType, Resource
 from tests.certificates import Authority
 from tests.flight.peers import REFUSED, Peer, basic, peer, signed_in
-from tests.flight.test_hostile import wait_for
+from tests.waiting import wait_until
 
 # with "user:password" of each length modulo 3: drivers leave out the padding of Base64
 USERS = {"admin": "a-secret", "bob": "b:secret", "eve": "e-secret1", "dan": "d-secret22"}
@@ -293,7 +293,7 @@ def test_a_client_whose_statement_takes_longer_is_not_idle(engine: EmbeddedFluss
         assert list(server._sessions.all()) == [session]
         server._sessions.sweep()
         admin.query("DROP TABLE shop.long")
-        wait_for(lambda: session.idle_s() > 0)
+        wait_until(lambda: session.idle_s() > 0)
         session._used -= 1
         server._sessions.sweep()
         assert not list(server._sessions.all())
