@@ -38,7 +38,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-piece-seconds", action="store_true", help=text)
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is a coroutine in an event loop of its own."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -14,3 +15,9 @@ def wait_until(
     while not happened():
         assert time.monotonic() < deadline, told
         time.sleep(0.02)
+
+
+async def settled() -> None:
+    """Let everything run that can."""
+    for _ in range(10):
+        await asyncio.sleep(0)

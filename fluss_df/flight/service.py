@@ -182,7 +182,9 @@ class Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             # the query is cancelled when its client goes away
             if not peer.context.add_callback(lambda: run.cancel("its client is gone")):
                 return
-            yield from stream(schema, (_as_promised(batch, schema) for batch in run))
+            # as was promised
+            batches = (b if b.schema.equals(schema) else b.cast(schema) for b in run)
+            yield from stream(schema, batches)
         finally:
             self._statements.done(session, command.statement_handle, run)
 
@@ -414,10 +416,6 @@ def _cancelled(session: Session, info: pb.FlightInfo) -> Any:
         if isinstance(command, pb.TicketStatementQuery):
             found |= session.cancel(command.statement_handle)
     return pb.CANCEL_STATUS_CANCELLED if found else pb.CANCEL_STATUS_NOT_CANCELLABLE
-
-
-def _as_promised(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    return batch if batch.schema.equals(schema) else batch.cast(schema)
 
 
 def _updated(rows: int) -> bytes:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from fluss_df.engine.group_commit import sync_once, synced_to
+from tests.waiting import settled
 
 
 class Disk:
@@ -27,21 +28,16 @@ class Disk:
         await self.ends[-1]
 
 
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 async def test_the_end_of_a_background_sync_leaves_the_shared_sync_to_its_writers() -> None:
     disk = Disk()
     background = asyncio.create_task(sync_once(disk, disk.run))
-    await turns()
+    await settled()
     first = asyncio.create_task(synced_to(disk, 1, disk.run))
-    await turns()
+    await settled()
     disk.ends[0].set_result(None)
     await background
     second = asyncio.create_task(synced_to(disk, 1, disk.run))
-    await turns()
+    await settled()
     # the second writer waits for the sync under way, and begins none beside it
     begun = len(disk.ends)
     disk.durable_offset = 1

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fluss_df.engine.group_commit import sync_once, synced_to
+from tests.waiting import settled
 
 
 class Disk:
@@ -40,11 +41,6 @@ class Disk:
         return asyncio.create_task(synced_to(self, self.written, self.run))
 
 
-async def turns() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 async def test_what_is_on_the_disk_needs_no_sync() -> None:
     disk = Disk()
     disk.written = disk.durable_offset = 5
@@ -55,12 +51,12 @@ async def test_what_is_on_the_disk_needs_no_sync() -> None:
 async def test_writes_during_a_sync_share_the_next_one() -> None:
     disk = Disk()
     first = disk.write(1)
-    await turns()
+    await settled()
     others = [disk.write(1) for _ in range(100)]
-    await turns()
+    await settled()
     assert len(disk.syncs) == 1
     disk.syncs[0][1].set_result(None)
-    await turns()
+    await settled()
     # the first is done; what came behind it was not covered
     assert first.done()
     assert not any(other.done() for other in others)
@@ -75,9 +71,9 @@ async def test_writes_during_a_sync_share_the_next_one() -> None:
 async def test_a_caller_that_goes_away_leaves_the_sync_to_the_others() -> None:
     disk = Disk()
     gone, stays = disk.write(1), disk.write(1)
-    await turns()
+    await settled()
     gone.cancel()
-    await turns()
+    await settled()
     assert gone.cancelled()
     disk.syncs[0][1].set_result(None)
     await stays
@@ -87,13 +83,13 @@ async def test_a_caller_that_goes_away_leaves_the_sync_to_the_others() -> None:
 async def test_a_disk_that_refuses_fails_all_who_wait_and_none_who_come_later() -> None:
     disk = Disk()
     waiting = [disk.write(1), disk.write(1)]
-    await turns()
+    await settled()
     disk.syncs[0][1].set_exception(OSError("no space left"))
     for outcome in await asyncio.gather(*waiting, return_exceptions=True):
         assert isinstance(outcome, OSError)
     assert disk.woken == 1
     later = disk.write(1)
-    await turns()
+    await settled()
     disk.syncs[1][1].set_result(None)
     await later
     assert disk.durable_offset == 3
@@ -103,7 +99,7 @@ async def test_readers_are_told_of_a_sync_that_failed() -> None:
     disk = Disk()
     disk.written = 1
     task = asyncio.create_task(sync_once(disk, disk.run))
-    await turns()
+    await settled()
     disk.syncs[0][1].set_exception(OSError("no space left"))
     with pytest.raises(OSError, match="no space"):
         await task

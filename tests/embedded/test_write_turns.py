@@ -21,6 +21,7 @@ from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.record.log.log_batch import Compression, encode_log_batch
 from tests.embedded.raw import RawClient
+from tests.waiting import settled
 
 BUCKETS = [TableBucket(1, number) for number in range(8)]
 
@@ -45,12 +46,6 @@ class Writes:
     async def end(self, name: str) -> None:
         self._ends[name].set()
         await settled()
-
-
-async def settled() -> None:
-    """Let everything run that can."""
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 @pytest.fixture(autouse=True)

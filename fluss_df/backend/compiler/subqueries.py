@@ -6,7 +6,7 @@ value that belongs to it. So a query stays one lazy frame, and all of its scans 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -245,17 +245,13 @@ def _flagged(
     return joined.drop(names).with_columns(exact(name).fill_null(value=False))
 
 
-def _unnests(values: Mapping[str, ops.Value]) -> bool:
-    return any(isinstance(value, ops.Unnest) for value in values.values())
-
-
 def _any_row(relation: ops.Relation) -> ops.Relation:
     """Return the relation that has a row where this one has, without what only makes columns."""
     while True:
         match relation:
             case ops.Sort() | ops.DropColumns() | ops.Distinct():
                 pass
-            case ops.Project(values=values) if not _unnests(values):
+            case ops.Project(values=v) if not any(isinstance(n, ops.Unnest) for n in v.values()):
                 pass
             case ops.Limit(n=int(n), offset=0) if n > 0:
                 pass

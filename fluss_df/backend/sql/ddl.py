@@ -180,7 +180,9 @@ class Ddl(Views):
         comment, partitioned, properties = _table_options(tree, path)
         require_columns(partitioned, names, f"CREATE TABLE {path}: PARTITIONED BY")
         columns = [_aggregated(column, properties) for column in columns]
-        own = {key: properties.pop(key) for key in list(properties) if not _is_of_fluss(key)}
+        # others than servers read are kept for whoever asks for them
+        others = [key for key in properties if not key.startswith(("table.", "bucket."))]
+        own = {key: properties.pop(key) for key in others}
         descriptor = TableDescriptor(
             Schema.from_columns(columns, keys),
             partition_keys=partitioned,
@@ -485,11 +487,6 @@ def _table_options(
         else:
             raise unsupported(f"part of CREATE TABLE {path}", item)
     return comment, partitioned, properties
-
-
-def _is_of_fluss(key: str) -> bool:
-    """Whether an option is one that servers read; others are kept for whoever asks for them."""
-    return key.startswith(("table.", "bucket."))
 
 
 def _properties(tree: exp.Create) -> list[exp.Expr]:

@@ -341,7 +341,7 @@ class FetchBuffer:
             group = groups.setdefault(where, [])
             if position.starved:
                 groups[where] = [position]
-            elif not group or _can_join(group[0], position):
+            elif not group or (group[0].projected == position.projected and not group[0].starved):
                 group.append(position)
         for where, group in groups.items():
             lane = fetcher.lane(where, group)
@@ -388,10 +388,6 @@ def _raise_failed(positions: Collection[Position]) -> None:
         error, failed.error = failed.error, None
         assert error is not None
         raise error
-
-
-def _can_join(first: Position, other: Position) -> bool:
-    return first.projected == other.projected and not first.starved
 
 
 def _ends_within_update(decoded: DecodedBatch, rows: int) -> bool:

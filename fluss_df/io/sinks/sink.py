@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
@@ -256,11 +256,6 @@ def sink_fluss(
     if not lazy:
         return run()
     checked()
-    return _sink_when_collected(run)
-
-
-def _sink_when_collected(run: Callable[[], SinkResult]) -> pl.LazyFrame:
-    """Return a lazy frame of what a sink wrote, which runs it."""
     return lazy_frames(lambda: [run().to_frame()], _BUCKETS)
 
 
