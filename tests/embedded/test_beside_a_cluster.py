@@ -296,7 +296,7 @@ def test_records(real: Peer, embedded: Peer) -> None:
 
     def twice(*fetches: tuple[str, Any, Message]) -> tuple[str, Any, Message]:
         found = pb.FetchLogRequest()
-        found.CopyFrom(fetches[-1][2])
+        found.CopyFrom(cast(pb.FetchLogRequest, fetches[-1][2]))
         for _, _, request in reversed(fetches[:-1]):
             asked = cast(pb.FetchLogRequest, request).tables_req[0]
             if asked.projected_fields == found.tables_req[-1].projected_fields:

@@ -13,6 +13,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
+from fluss_df.engine.lake import lake_of_table
 from fluss_df.engine.requests import data_requests, dispatch, filtered_read
 from fluss_df.errors import ErrorCode
 from fluss_df.protocol import api
@@ -199,7 +200,7 @@ def test_a_table_is_described_once(engine: EmbeddedFluss, monkeypatch: pytest.Mo
     make_log(engine)
     with engine.connection() as connection:
         (table,) = connection.get_admin().list_tables("fluss")
-    plain, calls = dispatch.shown, 0
+    plain, calls = lake_of_table.shown, 0
 
     def shown(*arguments: Any) -> Any:
         nonlocal calls
