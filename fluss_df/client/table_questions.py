@@ -113,6 +113,8 @@ class TableQuestions(Ready):
                 raise FlussError((await self._no_table(path)).message, code) from None
             if spec is None or code not in _WRONG_PARTITION:
                 raise
+            if not all(isinstance(name, str) for name in spec):
+                raise
             keys = (await self.table_info(path)).get_partition_keys()
             other = next((key for key in spec if key not in keys), None)
             if not keys:
