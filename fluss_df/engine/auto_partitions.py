@@ -77,8 +77,17 @@ def keep_partitions(engine: Engine, only: Table | None = None) -> None:
 def _keep(engine: Engine, table: Table, properties: Mapping[str, str]) -> None:
     unit = properties.get(options.AUTO_PARTITION_UNIT, "DAY").upper()
     now = _now(properties)
-    # first: a table that has as many as it may have takes no new ones before
-    _drop_old(engine, table, properties, unit, now)
+    try:
+        # first: a table that has as many as it may have takes no new ones before
+        _drop_old(engine, table, properties, unit, now)
+    finally:
+        # also where an old one cannot be dropped: writers need those of today
+        _create_due(engine, table, properties, unit, now)
+
+
+def _create_due(
+    engine: Engine, table: Table, properties: Mapping[str, str], unit: str, now: datetime.datetime
+) -> None:
     keys = table.descriptor.partition_keys
     # with several keys, nobody knows which values of the others there will be
     if len(keys) != 1:

@@ -252,8 +252,13 @@ class TableDecoder:
         Each function is to be called once, on any thread. Several chunks become one part: the
         caller has made sure that they are small, and all projected or none of them.
         """
-        if len(chunks) == 1:
-            return [functools.partial(self._decode, part) for part in self._cut(*chunks[0])]
+        size = sum(chunk.headers.consumed * self._swelling(chunk) for _, chunk in chunks[1:])
+        if size > 2 * self._piece_bytes or len(chunks) == 1:
+            return [
+                functools.partial(self._decode, part)
+                for each in chunks
+                for part in self._cut(*each)
+            ]
         for _, chunk in chunks:
             self._verify(chunk)
         return [functools.partial(self._decode_joined, chunks)] if chunks else []
@@ -270,10 +275,13 @@ class TableDecoder:
             table = self._table(_Part(whole, None, 0, len(whole.headers), positions, rows))
         except FlussError:
             tables = [table for each in chunks for table in self.tables(*each)]
-            return pa.concat_tables([pa.Table.from_batches([], self.schema), *tables])
+            return pa.concat_tables(tables) if tables else pa.Table.from_batches([], self.schema)
         wanted = wanted_rows(chunks)
         if wanted is not None and table.num_columns:
-            table = table.filter(pa.array(wanted))
+            # slices, as Arrow cannot filter views
+            edges = np.flatnonzero(np.diff(wanted, prepend=False, append=False)).reshape(-1, 2)
+            parts = [table.slice(start, stop - start) for start, stop in edges.tolist()]
+            table = pa.concat_tables([table.slice(0, 0), *parts]).combine_chunks()
         elif wanted is not None:
             table = without_columns(int(wanted.sum()))
         self._count(table.num_rows, len(whole.headers))
@@ -317,8 +325,8 @@ class TableDecoder:
             try:
                 message = read_message(data, begin, end)
             except ProtocolError:
-                # whoever decodes it says what is wrong
-                return ratio
+                # a batch of changes without effect has no message; of others the decoder will tell
+                continue
             ratio = max(ratio, decompressed_size(data, message) / (end - begin))
         return ratio
 

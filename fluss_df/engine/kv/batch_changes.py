@@ -37,6 +37,9 @@ CHANGELOG_IMAGE: Final = "table.changelog.image"
 # those behind them. More at once are not looked up any faster.
 _FIRST_KEYS: Final = 8
 _KEYS_AT_ONCE: Final = 128
+# From this many keys of a batch on, one large value of long ago counts for half as much: it must
+# not slow down all others for ever.
+_MANY_KEYS: Final = 1024
 # keys that are put into a dictionary (6 ms) before other threads get a turn
 _KEYS_IN_A_TURN: Final = 64 << 10
 # The error for a batch that is too large advises a number of rows whose old rows have 1/8 of the
@@ -179,7 +182,8 @@ class ChangeBuilder:
         ``rows`` is the number of rows of the batch, which may have a key several times.
         """
         found: list[bytes | None] = []
-        size, largest = 0, max(1, self.largest_value)
+        before, seen = self.largest_value, 0
+        size, largest = 0, max(1, before)
         step = max(1, min(_FIRST_KEYS, self._most_bytes // largest))
         while len(found) < len(keys):
             some = current(keys[len(found) : len(found) + step])
@@ -187,12 +191,14 @@ class ChangeBuilder:
             size += sum(sizes)
             found += some
             self.looked_up = size
-            if sizes:
-                # also for later batches: of a store that was opened again, nothing is known
-                self.largest_value = largest = max(largest, *sizes)
+            seen = max(seen, *sizes, 0)
+            # also for later batches: nothing is known of a store that was opened again
+            self.largest_value = largest = max(seen, before, 1)
             self._require_room(size, rows, len(found) * rows // len(keys))
             # as many keys as there is room for if each value is as large as the largest so far
             step = max(1, min(_KEYS_AT_ONCE, 4 * step, (self._most_bytes - size) // largest))
+        if len(keys) >= _MANY_KEYS:
+            self.largest_value = max(seen, before // 2)
         return found
 
     def _require_room(self, size: int, rows: int, seen: int = 0) -> None:

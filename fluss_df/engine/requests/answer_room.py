@@ -12,6 +12,9 @@ from fluss_df.errors import ErrorCode, FlussError
 # small values say nothing of those behind them. More at once are hardly read any faster.
 _FIRST_KEYS: Final = 8
 _MOST_KEYS: Final = 128
+# From this many keys in one call on, one large value of long ago counts for half as much: it must
+# not slow down all others for ever.
+_MANY_KEYS: Final = 1024
 # values that are read before others get a turn
 _TURN_VALUES: Final = 8192
 # of a value besides its bytes, while it is an object
@@ -59,7 +62,8 @@ class AnswerRoom:
         """
         wanted = list(dict.fromkeys(keys))
         found: list[bytes | None] = []
-        largest = max(1, rows.largest_value)
+        before, seen = rows.largest_value, 0
+        largest = max(1, before)
         step = max(1, min(_FIRST_KEYS, self._left // largest))
         turn = _TURN_VALUES
         while len(found) < len(wanted):
@@ -69,11 +73,13 @@ class AnswerRoom:
             part = rows.get(wanted[len(found) : len(found) + step])
             found += part
             sizes = [len(value) for value in part if value is not None]
-            if sizes and max(sizes) > largest:
-                # also for those who come later: of a store that was opened again, nothing is known
-                rows.largest_value = largest = max(sizes)
+            seen = max(seen, *sizes, 0)
+            # also for those who come later: nothing is known of a store that was opened again
+            rows.largest_value = largest = max(seen, before, 1)
             self.take(sum(sizes) + _OBJECT_BYTES * len(sizes))
             step = max(1, min(_MOST_KEYS, 4 * step, self._left // largest))
+        if len(wanted) >= _MANY_KEYS:
+            rows.largest_value = max(seen, before // 2)
         if len(wanted) == len(keys):
             return found
         by_key = dict(zip(wanted, found, strict=True))

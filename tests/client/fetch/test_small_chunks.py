@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from polars.testing import assert_frame_equal
 
 import fluss_df as fluss
 from fluss_df.client.fetch.chunk_read import ChunkRead
@@ -71,10 +72,11 @@ def positions(table: fluss.FlussTable, tables: Tables, lack: int = 0) -> list[Po
     return found
 
 
+@pytest.mark.parametrize("views", [False, True])
 @pytest.mark.parametrize("lack", [0, 2])
 @pytest.mark.parametrize("columns", [SCHEMA.names, ["text"], []])
 def test_many_buckets_are_what_each_of_them_is(
-    table: fluss.FlussTable, tables: Tables, lack: int, columns: list[str]
+    table: fluss.FlussTable, tables: Tables, lack: int, columns: list[str], views: bool
 ) -> None:
     names = tuple(METADATA_FIELDS)
 
@@ -89,6 +91,7 @@ def test_many_buckets_are_what_each_of_them_is(
             ScanMetrics(),
             lambda rows: rows,
             ahead_bytes=None,
+            views=views,
             apart=apart,
         )
         with read:
@@ -110,6 +113,73 @@ def test_a_scan_has_every_row_once(table: fluss.FlussTable, tables: Tables) -> N
     assert (found["day"] == found["_partition"]).all()
     assert found.select("_partition", "_bucket", "_log_offset").is_unique().all()
     assert (found["text"] == "ü" + found["id"].cast(pl.String)).all()
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda rows: rows.head(150),
+        lambda rows: rows.tail(150),
+        lambda rows: rows.slice(50, 200),
+        lambda rows: rows.filter(pl.col("_log_offset").is_between(1, 7)),
+    ],
+)
+def test_parts_of_a_scan(table: fluss.FlussTable, tables: Tables, part: Any) -> None:
+    """Texts and bytes come as views, of which Arrow computes less than of others."""
+    rows = pl.scan_fluss(  # type: ignore[attr-defined]
+        str(table.get_table_path()), connection=tables.connection, include_metadata=True
+    )
+    assert_frame_equal(part(rows).collect(), part(rows.collect().lazy()).collect())
+
+
+def test_damage_among_rows_that_are_not_wanted(table: fluss.FlussTable, tables: Tables) -> None:
+    """Joined chunks are decoded with what is behind a stop: it does not fail what is wanted."""
+    chunks = next(chunks_of(table, tables))
+    position, chunk = chunks[7]
+    assert len(chunk.headers) > 1
+    broken = bytearray(chunk.records)
+    at = int(chunk.headers.payload[-1])
+    broken[at : at + 8] = b"\xff" * 8
+    chunks[7] = position, Chunk(pa.py_buffer(broken), chunk.headers, chunk.start, projected=True)
+    chunks = [(p, Chunk(c.records, c.headers, c.start, projected=True)) for p, c in chunks]
+    position.stop = int(chunk.headers.base_offset[-1])
+    decoder = TableDecoder(
+        tables.connection, table.get_table_info(), SCHEMA.names, (), ScanMetrics(), views=True
+    )
+    (decode,) = decoder.pieces(chunks)
+    rows = sum(c.headers.rows for _, c in chunks) - int(chunk.headers.record_count[-1])
+    assert decode().num_rows == rows
+
+
+def test_small_chunks_that_become_large_are_decoded_apart(tables: Tables) -> None:
+    schema = pa.schema([("line", pa.string())])
+    table = tables(schema, bucket_count=8)
+    lines = pa.table([["the same words " * 3000] * 200], schema=schema)
+    with table.new_append().create_writer() as writer:
+        for _ in range(16):
+            writer.write_arrow(lines)
+            writer.flush()
+    info = table.get_table_info()
+    admin = tables.connection.get_admin()
+    ends = admin.list_offsets(table.get_table_path(), list(range(8)), fluss.OffsetSpec.latest())
+    where = [
+        Position(TableBucket(info.table_id, b), None, 0, end) for b, end in ends.items() if end
+    ]
+    read = ParallelRead[int](
+        tables.connection,
+        info,
+        ["line"],
+        (),
+        where,
+        ScanMetrics(),
+        lambda rows: rows.nbytes,
+        ahead_bytes=None,
+    )
+    with read:
+        sizes = [size for size in read if size is not None]
+    assert sum(sizes) > 16 * 200 * 45_000
+    # a batch of the log is decoded whole
+    assert max(sizes) <= 2 * 200 * 45_100
 
 
 def chunks_of(
