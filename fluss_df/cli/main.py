@@ -64,7 +64,8 @@ class _Commands(TyperGroup):
         Typer would look for that among commands that are imported.
         """
         near = difflib.get_close_matches(args[0], _COMMANDS, 1)
-        if args[0] not in _COMMANDS and near:
+        # the completion of a shell resolves commands, too, and must not fail
+        if near and args[0] not in _COMMANDS and not ctx.resilient_parsing:
             ctx.fail(f"No such command '{args[0]}'. Did you mean '{near[0]}'?")
         return super().resolve_command(ctx, args)
 

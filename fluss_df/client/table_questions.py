@@ -6,7 +6,7 @@ The part of :class:`~fluss_df.client.admin.FlussAdmin` that scans and writers as
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 
 from fluss_df.client.cluster import in_process_questions as direct_questions
 from fluss_df.client.cluster.leader_requests import bucket_offsets, offsets_by_clock
@@ -34,6 +34,15 @@ _WRONG_PARTITION = (
     ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
     ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
 )
+
+
+@contextlib.contextmanager
+def _told_instead(error: FlussError) -> Iterator[None]:
+    """Raise an error where a question that is to make it clearer fails itself."""
+    try:
+        yield
+    except FlussError:
+        raise error from None
 
 
 class TableQuestions(Ready):
@@ -110,12 +119,15 @@ class TableQuestions(Ready):
         except FlussError as error:
             code = error.error_code
             if code == ErrorCode.TABLE_NOT_EXIST:
-                raise FlussError((await self._no_table(path)).message, code) from None
+                with _told_instead(error):
+                    told = (await self._no_table(path)).message
+                raise FlussError(told, code) from None
             if spec is None or code not in _WRONG_PARTITION:
                 raise
             if not all(isinstance(name, str) for name in spec):
                 raise
-            keys = (await self.table_info(path)).get_partition_keys()
+            with _told_instead(error):
+                keys = (await self.table_info(path)).get_partition_keys()
             other = next((key for key in spec if key not in keys), None)
             if not keys:
                 raise FlussError(f"table {path} has no partitions", code) from None

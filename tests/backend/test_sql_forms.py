@@ -396,6 +396,17 @@ def test_numbers_beside_times_and_texts_are_refused(
 
 
 @pytest.mark.parametrize(
+    "order", ["id = 'b' DESC", "CASE id WHEN 'b' THEN 0 ELSE 1 END", "id IN ('b') DESC"]
+)
+def test_order_by_means_what_is_selected_under_a_name(con: Backend, order: str) -> None:
+    texts = "SELECT * FROM (VALUES (1, 'a'), (2, 'b')) AS v(id, name)"
+    con.raw_sql(f"CREATE TEMPORARY VIEW named AS {texts}")
+    found = con.raw_sql(f"SELECT name AS id FROM named ORDER BY {order}")
+    con.raw_sql("DROP VIEW named")
+    assert found["id"].to_list() == ["b", "a"]
+
+
+@pytest.mark.parametrize(
     ("query", "told"),
     [
         ('SELECT * FROM t WHERE s = "Rome"', "if it is a text, write 'Rome': double quotes are"),

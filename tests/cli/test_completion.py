@@ -79,3 +79,7 @@ def test_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_commands() -> None:
     assert complete("do") == ["doctor"]
+
+
+def test_behind_a_misspelt_command_there_is_no_error() -> None:
+    complete("tabls", "")

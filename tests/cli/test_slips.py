@@ -6,10 +6,12 @@ import uuid
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import fluss_df as fluss
 from fluss_df.cli import app
+from fluss_df.cli.base.console import errors_as_messages
 from fluss_df.errors import ErrorCode, FlussError
 from tests.cli.conftest import Run
 
@@ -86,3 +88,21 @@ def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
 def test_a_path_in_place_of_a_table() -> None:
     with pytest.raises(FlussError, match=r"'\./data/trips'.* a folder of data is where a conn"):
         fluss.TablePath.parse("./data/trips")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "was it renamed? lake=False reads what Fluss itself has",
+        "get it, or pass lake=False for what Fluss itself has",
+        "it is damaged; lake=False reads what Fluss itself has",
+    ],
+)
+def test_ways_out_in_python_are_those_of_the_command_line(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit), errors_as_messages():
+        raise FlussError(text)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "lake=" not in told
+    assert "; 'fluss-df sql' reads what Fluss itself has, with the hint" in told

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import uuid
+import zoneinfo
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from fluss_df.io import scan_fluss, write_fluss
 from fluss_df.metadata import TablePath
 from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.spark import FlussDataSource
+from fluss_df.spark.plan.options import ReadOptions, time_zone
 from fluss_df.spark.plan.types import spark_schema
 from tests.spark.sinks import SCHEMA, STEPS, Sink, die, engine, rows, sink
 
@@ -223,3 +226,31 @@ def test_on_spark(spark: SparkSession, tmp_path: Path, kind: str) -> None:
             assert found["more"].null_count() == stop
             write_fluss(rows(5, 8), source, connection=connection)
     assert kind != "upserts"
+
+
+@pytest.mark.parametrize("kind", ["batch", "stream", "all or nothing"])
+@pytest.mark.parametrize("where", [{"partition_keys": ["part"]}, {"bucket_keys": ["part"]}])
+def test_columns_that_say_where_rows_go_are_not_filled(
+    engine: FlussConnection, kind: str, where: dict[str, list[str]]
+) -> None:
+    path = TablePath("fluss", f"places_{uuid.uuid4().hex[:12]}")
+    descriptor = TableDescriptor(Schema(SCHEMA), bucket_count=2, **where)  # type: ignore[arg-type]
+    engine.get_admin().create_table(path, descriptor)
+    given = {"path": str(path), "bootstrap.servers": engine.config.bootstrap_servers}
+    if kind == "all or nothing":
+        given["all.or.nothing"] = "true"
+    source = FlussDataSource(given)
+    made = source.streamWriter if kind == "stream" else source.writer
+    with pytest.raises(SchemaMismatchError, match="column 'part' is missing in the data: it says"):
+        writer = made(spark_schema(SCHEMA.remove(1)), False)
+        # Spark plans streams in a process of its own; here the task finds it
+        writer.write(batches(0, 2, SCHEMA.remove(1)))
+
+
+def test_utc_needs_no_database_of_zones(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> None:
+        raise zoneinfo.ZoneInfoNotFoundError(name)
+
+    monkeypatch.setattr(zoneinfo, "ZoneInfo", none)
+    assert ReadOptions.parse({"path": "t", "bootstrap.servers": "127.0.0.1:1"})
+    assert time_zone("Europe/Berlin") is None

@@ -84,7 +84,7 @@ def _for_output(lines: str) -> str:
 
 
 # a way out in Python, and that of the command line
-_IN_PYTHON = re.compile(r"(, or pass|;) lake=False (for|reads) what Fluss itself has")
+_IN_PYTHON = re.compile(r"(?:, or pass|;|(?<=\?)) lake=False (?:for|reads) what Fluss itself has")
 _IN_SQL = (
     "; 'fluss-df sql' reads what Fluss itself has, with the hint /*+"
     " OPTIONS('scan.startup.mode'='earliest') */ behind the table's name"

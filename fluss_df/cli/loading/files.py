@@ -47,9 +47,9 @@ ENDINGS = (*_SCANS, *TEXTS, *(f"{text}.gz" for text in TEXTS))
 
 # how files begin that are not text
 _BEGINNINGS = {
-    b"PAR1": "Parquet",
-    b"ARROW1": "an Arrow file",
-    b"\x1f\x8b": "compressed by gzip",
+    b"PAR1": "Parquet: name it .parquet",
+    b"ARROW1": "an Arrow file: name it .arrow",
+    b"\x1f\x8b": "compressed by gzip: name it .csv.gz, or as it is",
     b"PK\x03\x04": "a ZIP archive, or of Excel: save it as CSV or Parquet",
 }
 
@@ -375,7 +375,7 @@ def _not_utf8(source: Source, line: bytes, error: UnicodeDecodeError) -> str:
         head = file.read(8)
     for begins, name in _BEGINNINGS.items():
         if head.startswith(begins):
-            return f"it is not text but {name}: give the file the ending that says so"
+            return f"it is not text but {name}"
     code = "UTF-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "latin1"
     return (
         f"byte {line[error.start]:#04x} at {error.start + 1} is not UTF-8, which files of text are"

@@ -40,7 +40,7 @@ from fluss_df.io.runs.losses import Losses
 from fluss_df.io.runs.micro_batches import MicroBatch
 from fluss_df.io.sinks.sink import names_of_partitions, require_partitions
 from fluss_df.io.sinks.target import TableLayout, Target, arrow_types, find_target
-from fluss_df.metadata import TablePath
+from fluss_df.metadata import TablePath, nearest
 from fluss_df.polars_adapter.plans import run_into
 from fluss_df.polars_adapter.scans import polars_text
 from fluss_df.record.python.coerce import coerce
@@ -263,7 +263,8 @@ class Load:
                         None,
                         name,
                         f"table {self.path} has no such column, but {shown}: take it out of the"
-                        " file, or add it to the table with 'fluss-df alter table --add-columns'",
+                        " file, or add it to the table with 'fluss-df alter table --add-columns'"
+                        f"{nearest(name, there)}",
                     )
 
     def _target(self, schema: pl.Schema, given: Mapping[str, Column]) -> Target:

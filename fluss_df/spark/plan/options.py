@@ -364,8 +364,11 @@ def _choice(
     return found
 
 
-def time_zone(name: str) -> zoneinfo.ZoneInfo | None:
+def time_zone(name: str) -> dt.tzinfo | None:
     """Return a time zone by its name; None where there is none of it."""
+    if name == "UTC":
+        # known also on a machine without a database of zones
+        return dt.UTC
     try:
         return zoneinfo.ZoneInfo(name)
     except (KeyError, ValueError, OSError):

@@ -97,6 +97,14 @@ def check_write(options: WriteOptions, schema: StructType) -> Target:
         raise SchemaMismatchError(
             f"table {target.path}: the data has no columns for it; there are {names}"
         )
+    info = target.existing
+    places = [*info.get_partition_keys(), *info.get_bucket_keys()] if target.merges else []
+    for name in places:
+        if name not in schema.names:
+            raise SchemaMismatchError(
+                f"table {target.path}: column '{name}' is missing in the data: it says which"
+                " partition or bucket a row goes to"
+            )
     if target.mode == "partial_update":
         # raises for columns that cannot be updated without others, such as a part of the key
         table = target.connection.get_table(target.path)

@@ -119,7 +119,7 @@ WRONG: list[tuple[str, str | bytes, str]] = [
         " text are read as: convert it, as with iconv -f UTF-16",
     ),
     ("columns.csv", b"PAR1\x15\xb5\n", "line 1: it is not text but Parquet"),
-    ("squeezed.csv", gzip.compress(b"a\n1\n"), "it is not text but compressed by gzip"),
+    ("squeezed.csv", gzip.compress(b"a\n1\n"), "it is not text but compressed by gzip: name it"),
     (
         "sheet.csv",
         b"PK\x03\x04\xff",
@@ -201,6 +201,8 @@ def test_a_column_that_the_table_lacks_is_told_with_its_file(
     ok(at("load", put(tmp_path, "a.csv", "a,city\n1,x\n"), "--into", table, "--create"))
     found = refused(at("load", put(tmp_path, name, content), "--into", table))
     assert f"{name}, column 'town': table " in found
+    twisted = refused(at("load", put(tmp_path, "c.csv", "a,ctiy\n1,x\n"), "--into", table))
+    assert "--add-columns'; did you mean 'city'?; nothing was loaded" in twisted
     assert "has no such column, but a, city: take it out of the file, or add it" in found
     assert "nothing was loaded" in found
     assert count(at, table) == 1

@@ -100,6 +100,12 @@ def type_of(column: exp.Column, frames: Mapping[str, pl.LazyFrame]) -> pl.DataTy
     select = column.find_ancestor(exp.Select)
     if select is None:
         return None
+    order = column.find_ancestor(exp.Order, exp.Select)
+    if isinstance(order, exp.Order) and not column.table:
+        # ORDER BY means what is selected under a name, before a column of the table
+        given = (item.alias for item in select.expressions if isinstance(item, exp.Alias))
+        if column.name in given:
+            return None
     source = select.args.get("from_") or select.args.get("from")
     sources = [source] if source else []
     tables = [part.this for part in [*sources, *(select.args.get("joins") or ())]]
