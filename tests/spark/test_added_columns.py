@@ -256,5 +256,6 @@ def test_utc_needs_no_database_of_zones(monkeypatch: pytest.MonkeyPatch) -> None
         raise zoneinfo.ZoneInfoNotFoundError(name)
 
     monkeypatch.setattr(zoneinfo, "ZoneInfo", none)
-    assert ReadOptions.parse({"path": "t", "bootstrap.servers": "127.0.0.1:1"})
+    read = ReadOptions.parse({"path": "t", "bootstrap.servers": "127.0.0.1:1"})
+    assert read.timezone == "UTC"
     assert time_zone("Europe/Berlin") is None
