@@ -6,13 +6,14 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from fluss_df.client.runtime.retry import Backoff
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
-from fluss_df.record.layout.headers import LogHeaders
+from fluss_df.record.layout.headers import Int64s, LogHeaders
 from fluss_df.record.log.checked import CheckedColumns
 
 # how many times in a row an answer that cannot be read is asked for again
@@ -57,6 +58,13 @@ class Chunk:
     projected: bool
     checked: CheckedColumns | None = None
     wanted_bytes: int | None = None
+
+    def wanted(self, stop: int | None) -> tuple[Int64s, Int64s]:
+        """Return the first wanted row of each batch, and how many follow, before an offset."""
+        base, count = self.headers.base_offset, self.headers.record_count
+        low = np.clip(self.start - base, 0, count)
+        high = count if stop is None else np.clip(stop - base, 0, count)
+        return low, np.maximum(high - low, 0)
 
 
 @dataclass(slots=True)

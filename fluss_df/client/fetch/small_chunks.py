@@ -53,15 +53,12 @@ def joined(chunks: Sequence[Chunk]) -> Chunk:
 
 def wanted_rows(chunks: Sequence[tuple[Position, Chunk]]) -> npt.NDArray[np.bool_] | None:
     """Return which rows of joined chunks lie between their starts and stops; None for all."""
-    found, whole = [], True
-    for position, chunk in chunks:
-        base, count = chunk.headers.base_offset, chunk.headers.record_count
-        low = np.clip(chunk.start - base, 0, count)
-        high = count if position.stop is None else np.clip(position.stop - base, 0, count)
-        whole = whole and not low.any() and bool((high == count).all())
-        found.append((low, high, count))
-    if whole:
+    wanted = [chunk.wanted(position.stop) for position, chunk in chunks]
+    low, lengths = (np.concatenate(part) for part in zip(*wanted, strict=True))
+    count = np.concatenate([chunk.headers.record_count for _, chunk in chunks])
+    if (lengths == count).all():
         return None
-    low, high, count = (np.concatenate(part) for part in zip(*found, strict=True))
     within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return np.logical_and(within >= np.repeat(low, count), within < np.repeat(high, count))
+    rows: npt.NDArray[np.bool_] = within >= np.repeat(low, count)
+    rows &= within < np.repeat(low + lengths, count)
+    return rows

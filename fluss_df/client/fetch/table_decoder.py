@@ -98,10 +98,8 @@ class _Part:
     def wanted(self) -> tuple[_Int64s, _Int64s, _Int64s]:
         """Return the base offset, the first wanted row and the wanted rows of each batch."""
         part = slice(self.first, self.last)
-        base, count = self.chunk.headers.base_offset[part], self.chunk.headers.record_count[part]
-        low = np.clip(self.chunk.start - base, 0, count)
-        high = count if self.stop is None else np.clip(self.stop - base, 0, count)
-        return base, low, np.maximum(high - low, 0)
+        low, lengths = self.chunk.wanted(self.stop)
+        return self.chunk.headers.base_offset[part], low[part], lengths[part]
 
     def offset_of(self, row: int) -> int:
         """Return the offset of a row of what is decoded."""
