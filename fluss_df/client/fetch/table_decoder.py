@@ -314,11 +314,9 @@ class TableDecoder:
         if self._row_format is not None:
             return 1.0
         headers, count, ratio = chunk.headers, len(chunk.headers), 1.0
-        data = byte_view(chunk.records)
+        data, begins = byte_view(chunk.records), headers.messages
         for i in {0, count // 2, count - 1}:
-            begin = int(headers.payload[i])
-            if not headers.append_only[i]:
-                begin += int(headers.record_count[i])
+            begin = int(begins[i])
             end = int(headers.position[i] + headers.size[i])
             try:
                 message = read_message(data, begin, end)

@@ -11,6 +11,7 @@ import numpy as np
 from fluss_df.engine.files.workers import give_turn
 from fluss_df.engine.kv.auto_increment import Numbering, check_targets
 from fluss_df.engine.kv.kv_replay import Changes
+from fluss_df.engine.kv.read_steps import ReadSteps
 from fluss_df.engine.log.append_checks import corrupt
 from fluss_df.engine.merge.merge_engines import merge_engine
 from fluss_df.engine.merge.row_changes import (
@@ -32,14 +33,6 @@ from fluss_df.record.log.log_batch import Compression
 V = TypeVar("V")
 
 CHANGELOG_IMAGE: Final = "table.changelog.image"
-# How many keys one call to RocksDB looks up, before the bytes of their values are counted: in the
-# first call, when the size of values is not known, and in the largest: small values say nothing of
-# those behind them. More at once are not looked up any faster.
-_FIRST_KEYS: Final = 8
-_KEYS_AT_ONCE: Final = 128
-# From this many keys of a batch on, one large value of long ago counts for half as much: it must
-# not slow down all others for ever.
-_MANY_KEYS: Final = 1024
 # keys that are put into a dictionary (6 ms) before other threads get a turn
 _KEYS_IN_A_TURN: Final = 64 << 10
 # The error for a batch that is too large advises a number of rows whose old rows have 1/8 of the
@@ -79,8 +72,7 @@ class ChangeBuilder:
     """Computes what batches change in one bucket; used by one thread at a time.
 
     ``full_image`` says whether the changelog has the old row of an update. ``looked_up`` is how
-    many bytes the old rows of the last batch have, ``largest_value`` those of the largest row that
-    was seen.
+    many bytes the old rows of the last batch have. ``steps`` reads old rows, also for lookups.
     """
 
     def __init__(self, name: str, table: Table, most_bytes: int) -> None:
@@ -91,7 +83,7 @@ class ChangeBuilder:
         self._compression = Compression.from_properties(properties)
         self.full_image = properties.get(CHANGELOG_IMAGE, "full").lower() == "full"
         self.looked_up = 0
-        self.largest_value = 0
+        self.steps = ReadSteps()
 
     def build(
         self,
@@ -167,7 +159,7 @@ class ChangeBuilder:
         some = np.flatnonzero(changes.kind)
         if len(some):
             widths = changes.after.ends[some] - changes.after.starts[some]
-            self.largest_value = max(self.largest_value, int(widths.max()))
+            self.steps.largest = max(self.steps.largest, int(widths.max()))
         values = pool.values(changes.after if len(some) == len(keys) else changes.after[some])
         changed_keys = keys if len(some) == len(keys) else [keys[i] for i in some.tolist()]
         # of several changes of a key, the dictionary keeps the last
@@ -182,23 +174,13 @@ class ChangeBuilder:
         ``rows`` is the number of rows of the batch, which may have a key several times.
         """
         found: list[bytes | None] = []
-        before, seen = self.largest_value, 0
-        size, largest = 0, max(1, before)
-        step = max(1, min(_FIRST_KEYS, self._most_bytes // largest))
-        while len(found) < len(keys):
-            some = current(keys[len(found) : len(found) + step])
-            sizes = [len(value) for value in some if value]
+        size = 0
+        parts = self.steps.parts(current, keys, lambda: self._most_bytes - size)
+        for some, sizes in parts:
             size += sum(sizes)
             found += some
             self.looked_up = size
-            seen = max(seen, *sizes, 0)
-            # also for later batches: nothing is known of a store that was opened again
-            self.largest_value = largest = max(seen, before, 1)
             self._require_room(size, rows, len(found) * rows // len(keys))
-            # as many keys as there is room for if each value is as large as the largest so far
-            step = max(1, min(_KEYS_AT_ONCE, 4 * step, (self._most_bytes - size) // largest))
-        if len(keys) >= _MANY_KEYS:
-            self.largest_value = max(seen, before // 2)
         return found
 
     def _require_room(self, size: int, rows: int, seen: int = 0) -> None:

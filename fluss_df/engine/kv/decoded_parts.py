@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-import numpy as np
-
 from fluss_df.engine.merge.values_pool import TableCodec
 from fluss_df.record.layout.headers import Bytes, LogHeaders, byte_view
 from fluss_df.record.log.cut import decompressed_size, read_message
@@ -26,7 +24,7 @@ def parts_of(data: Bytes, headers: LogHeaders, codec: TableCodec) -> Iterator[tu
     """
     view = byte_view(data)
     ends = (headers.position + headers.size).tolist()
-    starts = (headers.payload + np.where(headers.append_only, 0, headers.record_count)).tolist()
+    starts = headers.messages.tolist()
     first = size = 0
     for i, rows in enumerate(headers.record_count.tolist()):
         of_batch = rows * codec.row_width

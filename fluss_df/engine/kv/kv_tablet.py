@@ -25,6 +25,7 @@ from fluss_df.engine.kv.batch_changes import ChangeBuilder, read_batch
 from fluss_df.engine.kv.kv_loading import StoreLoader
 from fluss_df.engine.kv.kv_replay import NOT_COUNTED, Changes
 from fluss_df.engine.kv.kv_store import DamagedStoreError, KvResources, KvState, KvStore, StoreWork
+from fluss_df.engine.kv.read_steps import ReadSteps
 from fluss_df.engine.log.tablet import Tablet
 from fluss_df.engine.merge.values_pool import TableCodec
 from fluss_df.engine.tables import options
@@ -209,13 +210,9 @@ class KvTablet:
         return count
 
     @property
-    def largest_value(self) -> int:
-        """The bytes of the largest row that was seen since the bucket was opened."""
-        return self._builder.largest_value
-
-    @largest_value.setter
-    def largest_value(self, size: int) -> None:
-        self._builder.largest_value = size
+    def steps(self) -> ReadSteps:
+        """The steps in which rows are read that are looked up."""
+        return self._builder.steps
 
     @property
     def scans_at_rest(self) -> bool:

@@ -6,15 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 from fluss_df.engine.files.workers import give_turn, paced
+from fluss_df.engine.kv.read_steps import ReadSteps
 from fluss_df.errors import ErrorCode, FlussError
 
-# Keys that are read at once before anything is known of the size of their values; and at the most:
-# small values say nothing of those behind them. More at once are hardly read any faster.
-_FIRST_KEYS: Final = 8
-_MOST_KEYS: Final = 128
-# From this many keys in one call on, one large value of long ago counts for half as much: it must
-# not slow down all others for ever.
-_MANY_KEYS: Final = 1024
 # values that are read before others get a turn
 _TURN_VALUES: Final = 8192
 # of a value besides its bytes, while it is an object
@@ -24,8 +18,9 @@ _OBJECT_BYTES: Final = 48
 class Rows(Protocol):
     """Where values are read."""
 
-    #: the largest value that was seen there
-    largest_value: int
+    @property
+    def steps(self) -> ReadSteps:
+        """The steps in which they are read."""
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """Return the values of keys."""
@@ -62,24 +57,13 @@ class AnswerRoom:
         """
         wanted = list(dict.fromkeys(keys))
         found: list[bytes | None] = []
-        before, seen = rows.largest_value, 0
-        largest = max(1, before)
-        step = max(1, min(_FIRST_KEYS, self._left // largest))
         turn = _TURN_VALUES
-        while len(found) < len(wanted):
-            if len(found) >= turn:
+        for part, sizes in rows.steps.parts(rows.get, wanted, lambda: self._left):
+            found += part
+            self.take(sum(sizes) + _OBJECT_BYTES * len(sizes))
+            if turn <= len(found) < len(wanted):
                 turn += _TURN_VALUES
                 give_turn()
-            part = rows.get(wanted[len(found) : len(found) + step])
-            found += part
-            sizes = [len(value) for value in part if value is not None]
-            seen = max(seen, *sizes, 0)
-            # also for those who come later: nothing is known of a store that was opened again
-            rows.largest_value = largest = max(seen, before, 1)
-            self.take(sum(sizes) + _OBJECT_BYTES * len(sizes))
-            step = max(1, min(_MOST_KEYS, 4 * step, self._left // largest))
-        if len(wanted) >= _MANY_KEYS:
-            rows.largest_value = max(seen, before // 2)
         if len(wanted) == len(keys):
             return found
         by_key = dict(zip(wanted, found, strict=True))

@@ -382,7 +382,7 @@ def _check_projection(columns: Sequence[int], count: int) -> None:
 def projected_size(piece: Piece, columns: Sequence[int], layouts: dict[int, ColumnLayout]) -> int:
     """Return how many bytes :func:`project` would return; columns that a batch lacks have none."""
     headers, data = piece.headers, piece.data
-    starts = headers.payload + np.where(headers.append_only, 0, headers.record_count)
+    starts = headers.messages
     ends = headers.position + headers.size
     batches = zip(headers.schema_id.tolist(), starts.tolist(), ends.tolist(), strict=True)
     # statistics stay behind, but for their length

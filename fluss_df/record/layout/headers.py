@@ -114,6 +114,11 @@ class LogHeaders:
         return int(self.base_offset[-1] + self.last_offset_delta[-1]) + 1
 
     @property
+    def messages(self) -> Int64s:
+        """Where the Arrow message of each batch begins, behind its change types."""
+        return self.payload + np.where(self.append_only, 0, self.record_count)
+
+    @property
     def rows(self) -> int:
         """The number of rows in all batches."""
         return int(self.record_count.sum())

@@ -55,7 +55,7 @@ def table(request: pytest.FixtureRequest, tables: Tables) -> fluss.FlussTable:
 
 
 def positions(table: fluss.FlussTable, tables: Tables, lack: int = 0) -> list[Position]:
-    """Return all buckets with rows; without so many offsets at each end of every third one."""
+    """Return all buckets with rows, every third one without ``lack`` offsets at both its ends."""
     info = table.get_table_info()
     found: list[Position] = []
     admin = tables.connection.get_admin()
