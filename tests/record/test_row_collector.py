@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import OrderedDict
+from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -14,25 +17,103 @@ from hypothesis import strategies as st
 
 from fluss_df.errors import SchemaMismatchError
 from fluss_df.record.python import row_collector
+from fluss_df.record.python.fits import checker
 from fluss_df.record.python.row_collector import Gathered, RowCollector, RowGate
 from fluss_df.record.python.rows import rows_to_batch
-from fluss_df.types import Column, DataType, TypeRoot, from_arrow
+from fluss_df.types import Column, DataField, DataType, TypeRoot, from_arrow
 
 R = TypeRoot
 COLUMNS = [Column("id", DataType(R.BIGINT, nullable=False)), Column("name", DataType(R.STRING))]
 
-EDGES: dict[TypeRoot, list[Any]] = {
-    R.BOOLEAN: [True, 1, "true"],
-    R.TINYINT: [127, 128, -128, -129, True, np.int8(3), 1.0],
-    R.SMALLINT: [32_767, 32_768, -32_768, -32_769],
-    R.INTEGER: [2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 1.5, "1"],
-    R.BIGINT: [2**63 - 1, 2**63, -(2**63), -(2**63) - 1],
-    R.FLOAT: [1.5, 3.4028234e38, 3.5e38, -3.5e38, float("inf"), float("nan"), 1],
-    R.DOUBLE: [1.5, 1e308, float("inf"), 1, 2**53 + 1],
-    R.STRING: ["a", "é", "\ud800", b"a", 1],
-    R.BYTES: [b"a", "a", bytearray(b"a")],
-    R.DATE: [dt.date(2024, 1, 1), "2024-01-01", 1],
+UTC, CET = dt.UTC, ZoneInfo("Europe/Berlin")
+ODD = dt.timezone(dt.timedelta(microseconds=1))
+MOMENTS = [
+    dt.datetime(2024, 1, 2, 3, 4, 5, micros, zone)
+    for micros in (0, 100_000, 120_000, 123_000, 123_400, 123_456)
+    for zone in (None, UTC, CET, ODD)
+]
+MOMENTS += [dt.datetime(year, 1, 1) for year in (1, 1677, 1678, 2261, 2262, 9999)]
+MOMENTS += [dt.datetime(year, 1, 1, tzinfo=CET) for year in (1, 2, 1678, 2262, 9999)]
+SCALARS = {
+    "INT8": [127, 128, -128, -129, True, np.int8(3), np.int64(128), np.uint8(3), 1.0],
+    "DECIMALS": [
+        *(Decimal(text) for text in ("1.25", "-99.99", "100", "1.250", "1E+1", "0E+9", "0E-30")),
+        *(Decimal(text) for text in ("NaN", "sNaN", "Infinity", "1.255")),
+        *(99, -100, 7, np.int64(5), 1.5, True, "1"),
+    ],
+    "TIMES": [dt.time(1, 2, 3, moment.microsecond, moment.tzinfo) for moment in MOMENTS[:24]],
+    "MOMENTS": [
+        *MOMENTS,
+        *(pd.Timestamp("2024-01-02 03:04:05.123456789"), pd.Timestamp("2024-01-02", tz="CET")),
+        *(np.datetime64("2024-01-02T03:04:05.123456789"), np.datetime64("2024-01-02")),
+        *(dt.date(2024, 1, 2), "2024-01-02", 5),
+    ],
 }
+ITEMS = {
+    R.TINYINT: [[1, None], [128], [np.int8(1)], (1, 2), [True], [], np.array([1], "i1"), [[1]]],
+    R.BIGINT: [[2**63], [2**63 - 1, 1], np.array([1, 2]), np.array([[1]]), np.array([1.0]), "12"],
+    R.FLOAT: [[1.5, float("nan")], [float("nan"), 1e300], [1e300, 1.0], [1, 2**24 + 1]],
+    R.DOUBLE: [[1.5], [1], [2**60 + 1], np.array([1.5]), np.array([1.5], "f4"), [None, 2.5]],
+    R.STRING: [["a", None], ["a"], ["\ud800"], np.array(["a"]), ["a", 1], {"a": 1}],
+}
+EDGES: list[tuple[DataType, list[Any]]] = [
+    (DataType(R.BOOLEAN), [True, 1, "true"]),
+    (DataType(R.TINYINT), SCALARS["INT8"]),
+    (DataType(R.SMALLINT), [32_767, 32_768, -32_768, -32_769]),
+    (DataType(R.INTEGER), [2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 1.5, "1"]),
+    (DataType(R.BIGINT), [2**63 - 1, 2**63, -(2**63), -(2**63) - 1, np.uint64(2**63)]),
+    (
+        DataType(R.FLOAT),
+        [
+            *(1.5, 3.4028234e38, 3.5e38, -3.5e38, float("inf"), -float("inf"), float("nan")),
+            *(1, 2**24, 2**24 + 1, True, np.float64(1.5), np.float32(1.5)),
+        ],
+    ),
+    (DataType(R.DOUBLE), [1.5, 1e308, float("inf"), 1, 2**53, 2**53 + 1, np.float64(1), False]),
+    (DataType(R.STRING), ["a", "é", "\ud800", b"a", 1]),
+    (DataType(R.CHAR, length=2), ["", "a", "éé", "\U0001f600a", "abc", "\ud800", b"a"]),
+    (DataType(R.BYTES), [b"a", "a", bytearray(b"a"), memoryview(b"ab")]),
+    (DataType(R.BINARY, length=2), [b"ab", b"a", b"abc", bytearray(b"ab"), "ab"]),
+    (DataType(R.DATE), [dt.date(1, 1, 1), dt.datetime(2024, 1, 1), "2024-01-01", 1]),
+    *(
+        (DataType(R.DECIMAL, precision=p, scale=s), SCALARS["DECIMALS"])
+        for p, s in [(4, 2), (2, 0)]
+    ),
+    *((DataType(R.DECIMAL, precision=38, scale=s), SCALARS["DECIMALS"]) for s in (0, 30, 38)),
+    *((DataType(R.TIME_WITHOUT_TIME_ZONE, precision=p), SCALARS["TIMES"]) for p in range(10)),
+    *(
+        (DataType(R.TIMESTAMP_WITHOUT_TIME_ZONE, precision=p), SCALARS["MOMENTS"])
+        for p in range(10)
+    ),
+    *(
+        (DataType(R.TIMESTAMP_WITH_LOCAL_TIME_ZONE, precision=p), SCALARS["MOMENTS"])
+        for p in range(10)
+    ),
+    *((DataType(R.ARRAY, element=DataType(root)), values) for root, values in ITEMS.items()),
+    *(
+        (DataType(R.ARRAY, element=DataType(root, nullable=False)), values)
+        for root, values in ITEMS.items()
+    ),
+    (
+        DataType(
+            R.MAP, key=DataType(R.STRING, nullable=False), value=DataType(R.TINYINT, nullable=False)
+        ),
+        [{"a": 1}, {}, {None: 1}, {"a": None}, {"a": 300}, [("a", 1)], [("a", 1), ("a",)], "a"],
+    ),
+    (
+        DataType(
+            R.ROW,
+            fields=(
+                DataField("x", DataType(R.TINYINT, nullable=False)),
+                DataField("y", DataType(R.ARRAY, element=DataType(R.DATE))),
+            ),
+        ),
+        [
+            *({"x": 1, "y": [dt.date(2024, 1, 2)]}, {"x": 1}, {"y": None}, {"x": 1, "z": 2}),
+            *({"x": None, "y": None}, {"x": 300, "y": []}, (1, None), [1], {"y": ["a"], "x": 1}, 5),
+        ],
+    ),
+]
 
 
 def converted(row: Any, columns: list[Column]) -> tuple[pa.RecordBatch | None, str]:
@@ -43,28 +124,41 @@ def converted(row: Any, columns: list[Column]) -> tuple[pa.RecordBatch | None, s
         return None, str(error)
 
 
+def same(value: Any, expected: Any) -> bool:
+    return value is expected or (type(value), str(value)) == (type(expected), str(expected))
+
+
 @pytest.mark.parametrize("nullable", [True, False])
-@pytest.mark.parametrize("root", EDGES)
+@pytest.mark.parametrize(
+    ("kind", "values"), EDGES, ids=lambda part: str(part) if isinstance(part, DataType) else ""
+)
 def test_a_row_is_taken_exactly_where_its_conversion_succeeds(
-    root: TypeRoot, nullable: bool
+    kind: DataType, values: list[Any], nullable: bool
 ) -> None:
-    columns = [Column("c", DataType(root, nullable=nullable))]
+    columns = [Column("c", kind.with_nullable(nullable))]
     collector = RowCollector(columns, "db.t")
-    for value in [*EDGES[root], None]:
+    fits = checker(columns[0].type)
+    quickly = 0
+    for value in [*values, None]:
         for row in ({"c": value}, (value,), [value]):
             expected, refusal = converted(row, columns)
             if expected is None:
+                assert not fits(value)
                 with pytest.raises(SchemaMismatchError) as caught:
                     collector.values(row)
                 assert str(caught.value) == refusal
                 continue
-            values = collector.values(row)
-            assert len(values) == 1
+            quickly += fits(value)
+            taken = collector.values(row)
+            assert len(taken) == 1
             # what can be changed later is copied
-            assert values[0] is value or (isinstance(value, bytearray) and values[0] == value)
-            found = collector.batch(list(values))
-            assert str(found.to_pylist()) == str(expected.to_pylist())
+            assert same(taken[0], value) or isinstance(value, (bytearray, memoryview))
+            found = collector.batch(list(taken))
             assert found.schema.equals(expected.schema)
+            assert str(found) == str(expected)
+            found.validate(full=True)
+    # of each type some are known without a conversion
+    assert quickly > (3 if nullable else 0)
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from fluss_df.errors import SchemaMismatchError
-from fluss_df.record.python.rows import RowChecker, rows_to_batch
-from fluss_df.types import Column, DataType, TypeRoot, arrow_schema
+from fluss_df.record.python.fits import NAMES, condition
+from fluss_df.record.python.rows import RowChecker, columns_to_batch, rows_to_batch
+from fluss_df.types import Column, TypeRoot, arrow_schema
 
 _R = TypeRoot
-_INTEGER_BITS = {_R.TINYINT: 8, _R.SMALLINT: 16, _R.INTEGER: 32, _R.BIGINT: 64}
-_LARGEST_FLOAT32 = 3.4028234e38
 
 Row = Mapping[str, Any] | Sequence[Any]
 
@@ -35,36 +33,8 @@ def _code(source: str) -> types.CodeType:
     return compile(source, "<row collector>", "exec")
 
 
-def _encodes(text: str) -> bool:
-    """Whether a string has no lone surrogates, which UTF-8 cannot hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _condition(t: DataType, value: str) -> str | None:
-    """Return the Python condition under which a value surely fits; None where only trying tells."""
-    root = t.root
-    if root in _INTEGER_BITS:
-        limit = 1 << (_INTEGER_BITS[root] - 1)
-        return f"type({value}) is int and {-limit} <= {value} < {limit}"
-    if root is _R.BOOLEAN:
-        return f"type({value}) is bool"
-    if root is _R.DOUBLE:
-        return f"type({value}) is float"
-    if root is _R.FLOAT:
-        return f"type({value}) is float and -{_LARGEST_FLOAT32} < {value} < {_LARGEST_FLOAT32}"
-    if root is _R.STRING:
-        return f"type({value}) is str and ({value}.isascii() or encodes({value}))"
-    if root is _R.BYTES:
-        return f"type({value}) is bytes"
-    return None
-
-
-# types whose values in Python may be of a kind that can be changed
-_CHANGEABLE: Final = (_R.ARRAY, _R.MAP, _R.ROW, _R.BINARY)
+# whose values in Python can be changed, and are converted by more than one call into Arrow
+_NESTED: Final = (_R.ARRAY, _R.MAP, _R.ROW)
 Check: TypeAlias = "Callable[[pa.RecordBatch, Sequence[Column], str], object]"
 _FIXED: Final = {int, float, str, bool, bytes, type(None)}
 
@@ -148,7 +118,7 @@ class RowGate:
 
 
 def _tests(
-    columns: Sequence[Column], keys: Sequence[object], also: Check
+    columns: Sequence[Column], keys: Sequence[object], digits: int
 ) -> tuple[list[str], str, list[str], str, dict[str, Any]]:
     """Return Python source that checks and takes a row, in four parts, and the names it needs.
 
@@ -159,28 +129,23 @@ def _tests(
     conditions = [f"len(row) == {len(columns)}"]
     reads = []
     keeps: list[str] = []
-    namespace: dict[str, Any] = {"encodes": _encodes, "kept": _kept}
+    namespace: dict[str, Any] = {**NAMES, "kept": _kept}
     for i, column in enumerate(columns):
         reads.append(f"v{i} = row[{keys[i]!r}]")
-        condition = _condition(column.type, f"v{i}")
-        if condition is None:
-            condition = f"fits{i}(v{i})"
-            namespace[f"fits{i}"] = _tried(column, also)
-            if column.type.root in _CHANGEABLE:
-                keeps.append(f"v{i} = kept(v{i})")
-        if column.type.nullable:
-            condition = f"{condition} or v{i} is None"
-        conditions.append(f"({condition})")
+        fits = condition(column.type, f"v{i}", namespace, digits)
+        if column.type.root in _NESTED:
+            keeps.append(f"v{i} = kept(v{i})")
+        conditions.append(f"({fits}{f' or v{i} is None' if column.type.nullable else ''})")
     values = f"({''.join(f'v{i}, ' for i in range(len(columns)))})"
     # a table without columns is refused by the writer, by name, and not by Python's compiler
     return reads or ["pass"], " and ".join(conditions), keeps, values, namespace
 
 
 def _compile(
-    columns: Sequence[Column], keys: Sequence[object], also: Check
+    columns: Sequence[Column], keys: Sequence[object], digits: int
 ) -> Callable[[Any], Sequence[Any] | None]:
     """Return a function that returns the values of a row, or None where they may not fit."""
-    reads, fits, keeps, values, namespace = _tests(columns, keys, also)
+    reads, fits, keeps, values, namespace = _tests(columns, keys, digits)
     source = "\n".join(
         [
             "def read(row):",
@@ -199,25 +164,11 @@ def _compile(
     return compiled
 
 
-def _tried(column: Column, also: Check) -> Callable[[Any], bool]:
-    """Return a check that converts a value to see whether it fits."""
-    single = [column]
-
-    def fits(value: Any) -> bool:
-        try:
-            also(rows_to_batch([(value,)], single, ""), single, "")
-        except SchemaMismatchError:
-            return False
-        return True
-
-    return fits
-
-
 class RowCollector:
     """Checks rows, and makes batches of those that were gathered.
 
-    ``also`` makes further checks of rows, and raises SchemaMismatchError. ``width`` is the number
-    of columns.
+    ``milliseconds`` checks that rows have no TIME of more digits, and raises SchemaMismatchError;
+    None where they may. ``width`` is the number of columns.
 
     Examples
     --------
@@ -229,18 +180,19 @@ class RowCollector:
     """
 
     def __init__(
-        self, columns: Sequence[Column], table: str, also: Check = lambda *_: None
+        self, columns: Sequence[Column], table: str, milliseconds: Check | None = None
     ) -> None:
         self.width = len(columns)
-        self._also = also
+        self._milliseconds = milliseconds
+        self._digits = 6 if milliseconds is None else 3
         self._columns = columns
         self._table = table
         self._names = [column.name for column in columns]
         self._schema = arrow_schema(columns)
-        self._plain = all(_condition(column.type, "") is not None for column in columns)
+        self._plain = all(column.type.root not in _NESTED for column in columns)
         self._check_form = RowChecker(columns, table)
-        self._read_dict = _compile(columns, self._names, also)
-        self._read_sequence = _compile(columns, range(len(columns)), also)
+        self._read_dict = _compile(columns, self._names, self._digits)
+        self._read_sequence = _compile(columns, range(len(columns)), self._digits)
 
     def values(self, row: Row) -> Sequence[Any]:
         """Return the values of a row, by column.
@@ -255,7 +207,9 @@ class RowCollector:
             values = self._read_sequence(row)
         if values is None:
             self._check_form(row)
-            self._also(rows_to_batch([row], self._columns, self._table), self._columns, self._table)
+            batch = rows_to_batch([row], self._columns, self._table)
+            if self._milliseconds is not None:
+                self._milliseconds(batch, self._columns, self._table)
             given = [row.get(name) for name in self._names] if isinstance(row, Mapping) else row
             values = tuple(map(_kept, given))
         return values
@@ -286,7 +240,7 @@ class RowCollector:
         otherwise
             Called for rows that are not dicts or may not fit, and while the gate is closed.
         """
-        reads, fits, keeps, values, namespace = _tests(self._columns, self._names, self._also)
+        reads, fits, keeps, values, namespace = _tests(self._columns, self._names, self._digits)
         source = "\n".join(
             [
                 "def take(row):",
@@ -324,4 +278,4 @@ class RowCollector:
                     for column, field in zip(columns, self._schema, strict=True)
                 ]
                 return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        return rows_to_batch(list(zip(*columns, strict=True)), self._columns, self._table)
+        return columns_to_batch(columns, self._columns, self._table)

@@ -140,11 +140,18 @@ def rows_to_batch(rows: Sequence[Row], columns: Sequence[Column], table: str) ->
     Raises SchemaMismatchError for a row or a value that does not fit, naming column and row (from
     0).
     """
-    names = [column.name for column in columns]
-    arrays = []
-    for column, values in zip(columns, _columns_of(rows, columns, table), strict=True):
-        arrays.append(column_of(values, column, table))
-    batch = pa.RecordBatch.from_arrays(arrays, names=names)
+    return columns_to_batch(_columns_of(rows, columns, table), columns, table)
+
+
+def columns_to_batch(
+    values: Iterable[Sequence[Any]], columns: Sequence[Column], table: str
+) -> pa.RecordBatch:
+    """Convert the values of each column as :func:`rows_to_batch` converts rows."""
+    arrays = [
+        column_of(of_column, column, table)
+        for of_column, column in zip(values, columns, strict=True)
+    ]
+    batch = pa.RecordBatch.from_arrays(arrays, names=[column.name for column in columns])
     result: pa.RecordBatch = coerce(batch, columns, table=table)
     return result
 
