@@ -11,7 +11,8 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -138,6 +139,7 @@ def append_cases(
     count = 1_000_000
     rows = [{"a": i, "b": f"name-{i % 1000}", "c": i * 0.5, "d": i % 1000} for i in range(count)]
     awaited = rows[:50]
+    typed = data.typed_rows(count // 10)
 
     def append_arrow() -> float:
         table = data.create(connection, "append_ours", data.SCHEMA)
@@ -147,8 +149,8 @@ def append_cases(
             writer.flush()
             return time.perf_counter() - began
 
-    def append_rows() -> float:
-        table = data.create(connection, "rows_ours", data.ROW_SCHEMA)
+    def append_rows(schema: pa.Schema, rows: Sequence[Mapping[str, object]]) -> float:
+        table = data.create(connection, "rows_ours", schema)
         with table.new_append().create_writer() as writer:
             began = time.perf_counter()
             for row in rows:
@@ -182,16 +184,22 @@ def append_cases(
             source.num_rows,
             aims={"pyfluss": 1.3},
         ),
-        harness.Case(
-            "append, dicts one by one",
-            {
-                "fluss_df": append_rows,
-                "pyfluss": lambda: official_append(
-                    "rows_theirs", data.ROW_SCHEMA, "append_rows", rows
-                ),
-            },
-            count,
-            aims={"pyfluss": 1.2},
+        *(
+            harness.Case(
+                title,
+                {
+                    "fluss_df": partial(append_rows, schema, given),
+                    "pyfluss": partial(
+                        official_append, "rows_theirs", schema, "append_rows", given
+                    ),
+                },
+                len(given),
+                aims={"pyfluss": aim},
+            )
+            for title, schema, given, aim in (
+                ("append, dicts one by one", data.ROW_SCHEMA, rows, 1.2),
+                ("append, dicts of dates, decimals, lists", data.TYPED_SCHEMA, typed, 1.0),
+            )
         ),
         harness.Case(
             "append, each awaited",

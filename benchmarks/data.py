@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import time
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +25,16 @@ SCHEMA = pa.schema(
 ROW_SCHEMA = pa.schema(
     [("a", pa.int64()), ("b", pa.string()), ("c", pa.float64()), ("d", pa.int32())]
 )
+# of whose values Python has classes of its own
+TYPED_SCHEMA = pa.schema(
+    [
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us")),
+        ("seen", pa.timestamp("us", "UTC")),
+        ("price", pa.decimal128(12, 2)),
+        ("tags", pa.list_(pa.int32())),
+    ]
+)
 DATABASE = "bench"
 
 
@@ -39,6 +51,21 @@ def mixed_table(rows: int) -> pa.Table:
         pa.array(start + np.cumsum(rng.integers(0, 1000, rows))).cast(pa.timestamp("us")),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def typed_rows(count: int) -> list[dict[str, object]]:
+    """Return rows of dates, times, decimals and lists as a program would make them."""
+    start = dt.datetime(2024, 1, 1)
+    return [
+        {
+            "day": dt.date(2024, 1, 1 + i % 28),
+            "at": start + dt.timedelta(milliseconds=i),
+            "seen": (start + dt.timedelta(milliseconds=i)).replace(tzinfo=dt.UTC),
+            "price": Decimal(i) / 100,
+            "tags": [i % 7, i % 11, i],
+        }
+        for i in range(count)
+    ]
 
 
 _numbers = itertools.count()

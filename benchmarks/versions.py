@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -92,9 +93,14 @@ class Tables:
             for handle in handles:
                 handle.wait()
 
-    def lazy(self, table: fluss.FlussTable) -> pl.LazyFrame:
-        """Scan a table."""
-        return fluss.scan_fluss(table.get_table_path(), connection=self.connection)
+    def collect(
+        self,
+        table: fluss.FlussTable,
+        query: Callable[[pl.LazyFrame], pl.LazyFrame] = lambda frame: frame,
+    ) -> pl.DataFrame:
+        """Collect a query of a table."""
+        frame = fluss.scan_fluss(table.get_table_path(), connection=self.connection)
+        return query(frame).collect()
 
     def read(self, table: fluss.FlussTable, columns: list[str] | None = None) -> pa.Table:
         """Read all rows of all buckets."""
@@ -112,17 +118,17 @@ class Tables:
             table = self.table(f"log_{codec.lower()}", codec=codec)
             self.append(table, self.data)
             found |= {
-                f"scan to Arrow, {codec}": lambda t=table: self.read(t),
-                f"scan to Arrow, two columns, {codec}": lambda t=table: self.read(
-                    t, ["id", "score"]
+                f"scan to Arrow, {codec}": partial(self.read, table),
+                f"scan to Arrow, two columns, {codec}": partial(self.read, table, ["id", "score"]),
+                f"scan to Arrow, one column, {codec}": partial(self.read, table, ["quantity"]),
+                f"collect, {codec}": partial(self.collect, table),
+                f"collect a filter, {codec}": partial(
+                    self.collect, table, lambda frame: frame.filter(pl.col("quantity") < 100)
                 ),
-                f"scan to Arrow, one column, {codec}": lambda t=table: self.read(t, ["quantity"]),
-                f"collect, {codec}": lambda t=table: self.lazy(t).collect(),
-                f"collect a filter, {codec}": lambda t=table: (
-                    self.lazy(t).filter(pl.col("quantity") < 100).collect()
-                ),
-                f"sum of one column by another, {codec}": lambda t=table: (
-                    self.lazy(t).group_by("quantity").agg(pl.col("score").sum()).collect()
+                f"sum of one column by another, {codec}": partial(
+                    self.collect,
+                    table,
+                    lambda frame: frame.group_by("quantity").agg(pl.col("score").sum()),
                 ),
             }
         small = self.table("small")
@@ -132,7 +138,7 @@ class Tables:
         return found | {
             "scan to Arrow, 1,000-row batches": lambda: self.read(small),
             "scan to Arrow, one column of these": lambda: self.read(small, ["quantity"]),
-            "collect 10 rows": lambda: self.lazy(tiny).collect(),
+            "collect 10 rows": partial(self.collect, tiny),
         }
 
     def writes(self) -> dict[str, Work]:
@@ -189,7 +195,9 @@ class Tables:
             "100 lookups": lambda: [lookuper.lookup([key]) for key in some],
             "changelog to Arrow": lambda: self.read(table),
             "whole key table": lambda: scan.create_snapshot_scanner().to_arrow(),
-            "filter on a key": lambda: self.lazy(table).filter(pl.col("id") == some[0]).collect(),
+            "filter on a key": partial(
+                self.collect, table, lambda frame: frame.filter(pl.col("id") == some[0])
+            ),
         }
 
 

@@ -34,7 +34,7 @@ MOMENTS = [
 ]
 MOMENTS += [dt.datetime(year, 1, 1) for year in (1, 1677, 1678, 2261, 2262, 9999)]
 MOMENTS += [dt.datetime(year, 1, 1, tzinfo=CET) for year in (1, 2, 1678, 2262, 9999)]
-SCALARS = {
+SCALARS: dict[str, list[Any]] = {
     "INT8": [127, 128, -128, -129, True, np.int8(3), np.int64(128), np.uint8(3), 1.0],
     "DECIMALS": [
         *(Decimal(text) for text in ("1.25", "-99.99", "100", "1.250", "1E+1", "0E+9", "0E-30")),
@@ -49,7 +49,7 @@ SCALARS = {
         *(dt.date(2024, 1, 2), "2024-01-02", 5),
     ],
 }
-ITEMS = {
+ITEMS: dict[TypeRoot, list[Any]] = {
     R.TINYINT: [[1, None], [128], [np.int8(1)], (1, 2), [True], [], np.array([1], "i1"), [[1]]],
     R.BIGINT: [[2**63], [2**63 - 1, 1], np.array([1, 2]), np.array([[1]]), np.array([1.0]), "12"],
     R.FLOAT: [[1.5, float("nan")], [float("nan"), 1e300], [1e300, 1.0], [1, 2**24 + 1]],

@@ -87,7 +87,7 @@ def condition(t: DataType, value: str, names: dict[str, Any], digits: int = _DIG
     if root is _R.BINARY:
         return f"type({value}) is bytes and len({value}) == {t.length}"
     if root is _R.DECIMAL:
-        return _decimal(t, value)
+        return _decimal(t, value, names)
     if root is _R.DATE:
         return f"type({value}) is Date"
     if root is _R.TIME_WITHOUT_TIME_ZONE:
@@ -117,12 +117,18 @@ def _timestamp(t: DataType, value: str) -> str:
     return f"type({value}) is DateTime and {zone}{within}{_whole(value, precision)}"
 
 
-def _decimal(t: DataType, value: str) -> str:
+def _decimal(t: DataType, value: str, names: dict[str, Any]) -> str:
     scale = t.scale or 0
     limit = 10 ** ((t.precision or 0) - scale)
-    exponent = f"{-scale} <= {value}.as_tuple().exponent <= 0"
-    number = f"type({value}) is Decimal and {value}.is_finite() and {exponent}"
-    return f"(type({value}) is int or {number}) and {-limit} < {value} < {limit}"
+    # Python compares a Decimal with another in half of the time that it takes with an int
+    bound, unit = f"bound{len(names)}", f"unit{len(names)}"
+    names[bound], names[unit] = Decimal(limit), Decimal((0, (1,), -scale))
+    finite = f"{value}.is_finite() and {-scale} <= {value}.as_tuple().exponent <= 0"
+    number = (
+        f"type({value}) is Decimal and ({value}.same_quantum({unit}) or {finite})"
+        f" and -{bound} < {value} < {bound}"
+    )
+    return f"({number} or type({value}) is int and {-limit} < {value} < {limit})"
 
 
 # ---- nested values
@@ -145,16 +151,7 @@ def checker(t: DataType) -> Callable[[Any], bool]:
 
 def _nested(t: DataType) -> Callable[[Any], bool]:
     if t.element is not None:
-        items = _items(t.element)
-        kind = _ARRAYS.get(t.element.root)
-        return lambda value: (
-            items(value)
-            if type(value) in _LISTS
-            else kind is not None
-            and type(value) is np.ndarray
-            and value.ndim == 1
-            and value.dtype == kind
-        )
+        return _array(t.element)
     if t.key is not None and t.value is not None:
         keys, values = _items(t.key.with_nullable(False)), _items(t.value)
         return lambda value: type(value) is dict and keys(value) and values(value.values())
@@ -167,8 +164,17 @@ def _nested(t: DataType) -> Callable[[Any], bool]:
     )
 
 
-_LISTS: Final = (list, tuple)
-# whose items fit whatever they are
+_INTEGERS: Final = {
+    root: (frozenset({int}), -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    for root, bits in _BITS.items()
+}
+# of numbers: the types of items that may be looked at together, and the least and greatest of them
+_NUMBERS: Final = {
+    **_INTEGERS,
+    _R.FLOAT: (frozenset({float}), -_LARGEST_FLOAT32, _LARGEST_FLOAT32),
+    _R.DOUBLE: (frozenset({float}), -float("inf"), float("inf")),
+}
+# NumPy's arrays whose items fit whatever they are
 _ARRAYS: Final = {
     _R.TINYINT: np.dtype(np.int8),
     _R.SMALLINT: np.dtype(np.int16),
@@ -179,24 +185,29 @@ _ARRAYS: Final = {
 }
 
 
+def _array(t: DataType) -> Callable[[Any], bool]:
+    """Return a function that says whether a value surely is an array of such items."""
+    items = _items(t)
+    number, dtype = _NUMBERS.get(t.root), _ARRAYS.get(t.root)
+    if number is None:
+        return lambda value: type(value) in (list, tuple) and items(value)
+    kinds, least, greatest = number
+    only = kinds.issuperset
+
+    def fits(value: Any) -> bool:
+        if type(value) is list or type(value) is tuple:
+            # Looked at together, which takes a third of the time of one by one. Not so where a NaN
+            # comes first: it hides what is behind it, and is not above the least number.
+            alike = only(map(type, value))
+            return (alike and (not value or (least <= min(value) and max(value) <= greatest))) or (
+                items(value)
+            )
+        return type(value) is np.ndarray and value.ndim == 1 and value.dtype == dtype
+
+    return fits
+
+
 def _items(t: DataType) -> Callable[[Any], bool]:
-    """Return a function that says whether all items surely fit.
-
-    Numbers are looked at together, which takes a fifth of the time of one by one.
-    """
+    """Return a function that says whether all items surely fit."""
     one = checker(t)
-    if t.root is _R.DOUBLE:
-        return lambda items: set(map(type, items)) == {float} or all(map(one, items))
-    if t.root in _BITS or t.root is _R.FLOAT:
-        kind = float if t.root is _R.FLOAT else int
-
-        def together(items: Any) -> bool:
-            if set(map(type, items)) == {kind}:
-                least, most = min(items), max(items)
-                # a NaN that comes first hides what is behind it
-                if least == least and one(least) and one(most):
-                    return True
-            return all(map(one, items))
-
-        return together
     return lambda items: all(map(one, items))

@@ -134,7 +134,11 @@ def _tests(
         reads.append(f"v{i} = row[{keys[i]!r}]")
         fits = condition(column.type, f"v{i}", namespace, digits)
         if column.type.root in _NESTED:
-            keeps.append(f"v{i} = kept(v{i})")
+            element = column.type.element
+            flat = element is not None and element.root not in _NESTED
+            # items of a list of scalars cannot be changed: a copy of the list is enough
+            copied = f"list(v{i}) if type(v{i}) is list else " if flat else ""
+            keeps.append(f"v{i} = {copied}kept(v{i})")
         conditions.append(f"({fits}{f' or v{i} is None' if column.type.nullable else ''})")
     values = f"({''.join(f'v{i}, ' for i in range(len(columns)))})"
     # a table without columns is refused by the writer, by name, and not by Python's compiler
