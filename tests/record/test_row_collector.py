@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import OrderedDict
+import enum
+from collections import OrderedDict, defaultdict, namedtuple
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -23,21 +25,69 @@ from fluss_df.record.python.rows import rows_to_batch
 from fluss_df.types import Column, DataField, DataType, TypeRoot, from_arrow
 
 R = TypeRoot
+STAMP, ZONED = R.TIMESTAMP_WITHOUT_TIME_ZONE, R.TIMESTAMP_WITH_LOCAL_TIME_ZONE
 COLUMNS = [Column("id", DataType(R.BIGINT, nullable=False)), Column("name", DataType(R.STRING))]
 
 UTC, CET = dt.UTC, ZoneInfo("Europe/Berlin")
 ODD = dt.timezone(dt.timedelta(microseconds=1))
-MOMENTS = [
+MOMENTS: list[Any] = [
     dt.datetime(2024, 1, 2, 3, 4, 5, micros, zone)
     for micros in (0, 100_000, 120_000, 123_000, 123_400, 123_456)
     for zone in (None, UTC, CET, ODD)
 ]
+TWO = dt.timezone(dt.timedelta(hours=2))
+MOMENTS += [dt.datetime(2024, 1, 2, 3, 4, 5, micros, TWO) for micros in (0, 120_000, 123_456)]
+MOMENTS += [pd.Timestamp("2024-01-02 00:00:00.1", tz=zone) for zone in (None, "UTC", "CET")]
+MOMENTS += [pd.Timestamp("1500-01-01").as_unit("s"), pd.NaT]
+MOMENTS += [pd.Timestamp(1_700_000_000_000_000_000 + nanos) for nanos in (120, 100, 1, 1000)]
 MOMENTS += [dt.datetime(year, 1, 1) for year in (1, 1677, 1678, 2261, 2262, 9999)]
 MOMENTS += [dt.datetime(year, 1, 1, tzinfo=CET) for year in (1, 2, 1678, 2262, 9999)]
+
+
+class Number(enum.IntEnum):
+    ONE = 1
+    MANY = 1000
+
+
+class Word(enum.StrEnum):
+    LONG = "long"
+
+
 SCALARS: dict[str, list[Any]] = {
-    "INT8": [127, 128, -128, -129, True, np.int8(3), np.int64(128), np.uint8(3), 1.0],
+    "INT8": [
+        Number.ONE,
+        Number.MANY,
+        np.uint64(3),
+        np.uint64(2**64 - 1),
+        127,
+        128,
+        -128,
+        -129,
+        True,
+        np.int8(3),
+        np.int64(128),
+        np.uint8(3),
+        1.0,
+    ],
     "DECIMALS": [
-        *(Decimal(text) for text in ("1.25", "-99.99", "100", "1.250", "1E+1", "0E+9", "0E-30")),
+        *(
+            Decimal(text)
+            for text in (
+                "1.25",
+                "-99.99",
+                "100",
+                "1.250",
+                "1E+1",
+                "0E+9",
+                "0E-30",
+                "1.2500",
+                "1.20500",
+            )
+        ),
+        *(
+            Decimal(text)
+            for text in ("0.00", "0.000000", "1E+3", "12E+1", "9.9E+1", "0.001", "0.010")
+        ),
         *(Decimal(text) for text in ("NaN", "sNaN", "Infinity", "1.255")),
         *(99, -100, 7, np.int64(5), 1.5, True, "1"),
     ],
@@ -52,12 +102,31 @@ SCALARS: dict[str, list[Any]] = {
 ITEMS: dict[TypeRoot, list[Any]] = {
     R.TINYINT: [[1, None], [128], [np.int8(1)], (1, 2), [True], [], np.array([1], "i1"), [[1]]],
     R.BIGINT: [[2**63], [2**63 - 1, 1], np.array([1, 2]), np.array([[1]]), np.array([1.0]), "12"],
-    R.FLOAT: [[1.5, float("nan")], [float("nan"), 1e300], [1e300, 1.0], [1, 2**24 + 1]],
+    R.FLOAT: [
+        np.array([1.5]),
+        np.array([1e300]),
+        np.array([1, 2]),
+        np.array([True]),
+        [1.5, float("nan")],
+        [float("nan"), 1e300],
+        [1e300, 1.0],
+        [1, 2**24 + 1],
+    ],
     R.DOUBLE: [[1.5], [1], [2**60 + 1], np.array([1.5]), np.array([1.5], "f4"), [None, 2.5]],
-    R.STRING: [["a", None], ["a"], ["\ud800"], np.array(["a"]), ["a", 1], {"a": 1}],
+    R.STRING: [
+        np.array(["a", "b"]),
+        np.array([1]),
+        np.array(["a"], object),
+        ["a", None],
+        ["a"],
+        ["\ud800"],
+        np.array(["a"]),
+        ["a", 1],
+        {"a": 1},
+    ],
 }
 EDGES: list[tuple[DataType, list[Any]]] = [
-    (DataType(R.BOOLEAN), [True, 1, "true"]),
+    (DataType(R.BOOLEAN), [True, 1, "true", np.bool_(True)]),
     (DataType(R.TINYINT), SCALARS["INT8"]),
     (DataType(R.SMALLINT), [32_767, 32_768, -32_768, -32_769]),
     (DataType(R.INTEGER), [2**31 - 1, 2**31, -(2**31), -(2**31) - 1, 1.5, "1"]),
@@ -66,14 +135,33 @@ EDGES: list[tuple[DataType, list[Any]]] = [
         DataType(R.FLOAT),
         [
             *(1.5, 3.4028234e38, 3.5e38, -3.5e38, float("inf"), -float("inf"), float("nan")),
-            *(1, 2**24, 2**24 + 1, True, np.float64(1.5), np.float32(1.5)),
+            *(1, 2**24, 2**24 + 1, True, np.float64(1.5), np.float32(1.5), np.float64(1e300)),
+            *(np.float64("inf"), np.float32("-inf"), np.float64("nan"), np.float32(3.4028235e38)),
         ],
     ),
-    (DataType(R.DOUBLE), [1.5, 1e308, float("inf"), 1, 2**53, 2**53 + 1, np.float64(1), False]),
-    (DataType(R.STRING), ["a", "é", "\ud800", b"a", 1]),
+    (
+        DataType(R.DOUBLE),
+        [
+            np.float32(1.1),
+            np.float64("inf"),
+            np.float16(2),
+            1.5,
+            1e308,
+            float("inf"),
+            1,
+            2**53,
+            2**53 + 1,
+            np.float64(1),
+            False,
+        ],
+    ),
+    (DataType(R.STRING), [np.str_("a"), Word.LONG, np.str_("\ud800"), "a", "é", "\ud800", b"a", 1]),
     (DataType(R.CHAR, length=2), ["", "a", "éé", "\U0001f600a", "abc", "\ud800", b"a"]),
     (DataType(R.BYTES), [b"a", "a", bytearray(b"a"), memoryview(b"ab")]),
-    (DataType(R.BINARY, length=2), [b"ab", b"a", b"abc", bytearray(b"ab"), "ab"]),
+    (
+        DataType(R.BINARY, length=2),
+        [bytearray(b"a"), memoryview(b"ab"), b"ab", b"a", b"abc", bytearray(b"ab"), "ab"],
+    ),
     (DataType(R.DATE), [dt.date(1, 1, 1), dt.datetime(2024, 1, 1), "2024-01-01", 1]),
     *(
         (DataType(R.DECIMAL, precision=p, scale=s), SCALARS["DECIMALS"])
@@ -98,7 +186,27 @@ EDGES: list[tuple[DataType, list[Any]]] = [
         DataType(
             R.MAP, key=DataType(R.STRING, nullable=False), value=DataType(R.TINYINT, nullable=False)
         ),
-        [{"a": 1}, {}, {None: 1}, {"a": None}, {"a": 300}, [("a", 1)], [("a", 1), ("a",)], "a"],
+        [
+            *(
+                [("a", 1), ("b", 2)],
+                [["a", 1]],
+                [("a", 300)],
+                [(None, 1)],
+                [("a", 1), ("a", 2)],
+                [()],
+            ),
+            *(OrderedDict(a=1), defaultdict(int, a=1), (("a", 1),), ["ab"]),
+            *(
+                {"a": 1},
+                {},
+                {None: 1},
+                {"a": None},
+                {"a": 300},
+                [("a", 1)],
+                [("a", 1), ("a",)],
+                "a",
+            ),
+        ],
     ),
     (
         DataType(
@@ -111,6 +219,13 @@ EDGES: list[tuple[DataType, list[Any]]] = [
         [
             *({"x": 1, "y": [dt.date(2024, 1, 2)]}, {"x": 1}, {"y": None}, {"x": 1, "z": 2}),
             *({"x": None, "y": None}, {"x": 300, "y": []}, (1, None), [1], {"y": ["a"], "x": 1}, 5),
+            *(
+                (1, [dt.date(2024, 1, 2)]),
+                [1, None],
+                (None, None),
+                OrderedDict(x=1),
+                {"x": 1, "y": 2},
+            ),
         ],
     ),
 ]
@@ -118,10 +233,19 @@ EDGES: list[tuple[DataType, list[Any]]] = [
 
 def converted(row: Any, columns: list[Column]) -> tuple[pa.RecordBatch | None, str]:
     """Return a row as a batch, or why it is none."""
+    return converted_rows([row], columns)
+
+
+def converted_rows(rows: list[Any], columns: list[Column]) -> tuple[pa.RecordBatch | None, str]:
+    """Return rows as a batch, or why they are none."""
     try:
-        return rows_to_batch([row], columns, "db.t"), ""
+        return rows_to_batch(rows, columns, "db.t"), ""
     except SchemaMismatchError as error:
         return None, str(error)
+
+
+# what is copied, or moved to UTC
+CHANGEABLE = (bytearray, memoryview, OrderedDict, defaultdict, dt.datetime)
 
 
 def same(value: Any, expected: Any) -> bool:
@@ -139,6 +263,7 @@ def test_a_row_is_taken_exactly_where_its_conversion_succeeds(
     collector = RowCollector(columns, "db.t")
     fits = checker(columns[0].type)
     quickly = 0
+    every: list[Any] = []
     for value in [*values, None]:
         for row in ({"c": value}, (value,), [value]):
             expected, refusal = converted(row, columns)
@@ -149,14 +274,18 @@ def test_a_row_is_taken_exactly_where_its_conversion_succeeds(
                 assert str(caught.value) == refusal
                 continue
             quickly += fits(value)
+            every.append(value)
             taken = collector.values(row)
             assert len(taken) == 1
             # what can be changed later is copied
-            assert same(taken[0], value) or isinstance(value, (bytearray, memoryview))
+            assert same(taken[0], value) or (isinstance(value, CHANGEABLE) and taken[0] == value)
             found = collector.batch(list(taken))
             assert found.schema.equals(expected.schema)
             assert str(found) == str(expected)
             found.validate(full=True)
+    expected, _ = converted_rows([(value,) for value in every], columns)
+    assert expected is not None
+    assert str(collector.batch(every)) == str(expected)
     # of each type some are known without a conversion
     assert quickly > (3 if nullable else 0)
 
@@ -185,6 +314,77 @@ def test_other_mappings_are_read_by_name() -> None:
     assert collector.values({"name": "a", "id": 1}) == (1, "a")
     # what is not named is null
     assert collector.values({"id": 1}) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (
+            DataType(R.TIMESTAMP_WITHOUT_TIME_ZONE, precision=9),
+            pd.Timestamp(1_700_000_000_000_000_001),
+        ),
+        (
+            DataType(R.TIMESTAMP_WITHOUT_TIME_ZONE, precision=3),
+            pd.Timestamp("2024-01-02 00:00:00.1"),
+        ),
+        (
+            DataType(R.TIMESTAMP_WITH_LOCAL_TIME_ZONE, precision=6),
+            pd.Timestamp("2024-01-02", tz="CET"),
+        ),
+        (
+            DataType(R.TIMESTAMP_WITH_LOCAL_TIME_ZONE, precision=0),
+            dt.datetime(2024, 1, 2, tzinfo=TWO),
+        ),
+        (DataType(R.DECIMAL, precision=10, scale=2), Decimal("1.250")),
+        (DataType(R.DECIMAL, precision=10, scale=2), Decimal("1E+2")),
+        (DataType(R.ARRAY, element=DataType(R.STRING)), np.array(["a"])),
+        (DataType(R.ARRAY, element=DataType(R.FLOAT)), np.array([1.5])),
+        (DataType(R.BIGINT), Number.ONE),
+        (DataType(R.STRING), Word.LONG),
+        (DataType(R.BINARY, length=1), bytearray(b"a")),
+    ],
+    ids=str,
+)
+def test_what_programs_have_at_hand_is_not_converted(
+    kind: DataType, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector = RowCollector([Column("c", kind)], "db.t")
+    monkeypatch.setattr(row_collector, "rows_to_batch", None)
+    assert str(collector.values((value,))[0]).strip("b'") in str(value)
+
+
+Pair = namedtuple("Pair", ["id", "name"])
+
+
+@pytest.mark.parametrize(
+    ("row", "values"),
+    [
+        ({"id": 1}, (1, None)),
+        (OrderedDict(name="a", id=1), (1, "a")),
+        (defaultdict(int, id=1), (1, None)),
+        (MappingProxyType({"id": 1, "name": "a"}), (1, "a")),
+        (Pair(1, "a"), (1, "a")),
+    ],
+    ids=str,
+)
+def test_rows_of_other_forms_are_not_converted(
+    row: Any, values: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collector = RowCollector(COLUMNS, "db.t")
+    given = str(row)
+    monkeypatch.setattr(row_collector, "rows_to_batch", None)
+    assert collector.values(row) == values
+    # a default is not asked for, and the row stays as it is
+    assert str(row) == given
+
+
+@pytest.mark.parametrize("row", [{"name": "a"}, {"nam": "a"}, {"id": 1, "nam": "a"}, {}], ids=str)
+def test_a_row_that_leaves_out_too_much_is_refused(row: dict[str, Any]) -> None:
+    collector = RowCollector(COLUMNS, "db.t")
+    with pytest.raises(SchemaMismatchError, match=r"db\.t"):
+        collector.values(row)
+    taken = Taken(limit=99)
+    assert taken.take(row) == "otherwise"
 
 
 ROWS = st.lists(
@@ -248,7 +448,7 @@ def test_a_row_joins_what_the_gate_shows() -> None:
 
 @pytest.mark.parametrize(
     "row",
-    [(1, "a"), {"id": 1}, {"id": None, "name": "a"}, {"id": 1, "name": 2}, {"id": 1, "x": "a"}],
+    [(1, "a"), {"name": "a"}, {"id": None, "name": "a"}, {"id": 1, "name": 2}, {"id": 1, "x": "a"}],
     ids=str,
 )
 def test_a_row_that_does_not_surely_fit_is_looked_at_by_itself(row: Any) -> None:

@@ -8,7 +8,9 @@ kinds of values, and says no to all others, which may yet fit.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping
+import enum
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 from zoneinfo import ZoneInfo
@@ -39,6 +41,28 @@ def _encodes(text: str) -> bool:
     return True
 
 
+def _is_timestamp(value: object) -> bool:
+    """Whether a value is a timestamp of pandas, which need not be imported."""
+    kind = type(value)
+    return kind.__name__ == "Timestamp" and kind.__module__.partition(".")[0] == "pandas"
+
+
+def in_seconds(zone: dt.tzinfo) -> bool:
+    """Whether a time zone is surely away from UTC by whole seconds: Arrow drops the fractions."""
+    kind = type(zone)
+    return kind is ZoneInfo or (kind is dt.timezone and not zone.utcoffset(None).microseconds)  # type: ignore[union-attr]
+
+
+def _has_digits(number: Decimal, precision: int, scale: int) -> bool:
+    """Whether a finite number, within its bounds, has no more digits than its type."""
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int)
+    if exponent >= -scale:
+        return exponent <= precision - scale
+    # digits beyond the last may be zeros
+    return not any(digits[exponent + scale :]) and -exponent <= len(digits) + scale
+
+
 #: What the source of :func:`condition` needs besides the names that it adds.
 NAMES: Final[Mapping[str, object]] = {
     "encodes": _encodes,
@@ -46,10 +70,17 @@ NAMES: Final[Mapping[str, object]] = {
     "Time": dt.time,
     "DateTime": dt.datetime,
     "Decimal": Decimal,
-    "integers": frozenset({int, np.int8, np.int16, np.int32, np.int64}),
-    "floats": frozenset({float, np.float64}),
+    "IntEnum": enum.IntEnum,
+    "integers": frozenset(
+        (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
+    ),
+    "floats": frozenset((np.float32, np.float64)),
+    "Bool": np.bool_,
+    "infinity": float("inf"),
+    "is_timestamp": _is_timestamp,
+    "in_seconds": in_seconds,
+    "has_digits": _has_digits,
     "UTC": dt.UTC,
-    "ZoneInfo": ZoneInfo,
 }
 
 
@@ -68,24 +99,28 @@ def condition(t: DataType, value: str, names: dict[str, Any], digits: int = _DIG
         How many digits of a second a TIME may have at the most.
     """
     root = t.root
+    kind = f"type({value})"
     if root in _BITS:
         limit = 1 << (_BITS[root] - 1)
-        return f"type({value}) in integers and {-limit} <= {value} < {limit}"
+        integer = f"({kind} is int or {kind} in integers or isinstance({value}, IntEnum))"
+        return f"{integer} and {-limit} <= {value} < {limit}"
     if root is _R.BOOLEAN:
-        return f"type({value}) is bool"
+        return f"({kind} is bool or {kind} is Bool)"
     if root in _EXACT:
         limit = _EXACT[root]
-        # the difference of NaN, and of infinities, is NaN
-        inside = f"(-{_LARGEST_FLOAT32} < {value} < {_LARGEST_FLOAT32} or {value} - {value} != 0)"
-        floats = f"type({value}) in floats{f' and {inside}' if root is _R.FLOAT else ''}"
-        return f"({floats} or type({value}) is int and {-limit} <= {value} <= {limit})"
+        floats = f"({kind} is float or {kind} in floats)"
+        if root is _R.FLOAT:
+            endless = f"{value} != {value} or {value} == infinity or {value} == -infinity"
+            floats += f" and (-{_LARGEST_FLOAT32} < {value} < {_LARGEST_FLOAT32} or {endless})"
+        return f"({floats} or {kind} is int and {-limit} <= {value} <= {limit})"
     if root is _R.STRING or root is _R.CHAR:
         length = f" and len({value}) <= {t.length}" if root is _R.CHAR else ""
-        return f"type({value}) is str{length} and ({value}.isascii() or encodes({value}))"
-    if root is _R.BYTES:
-        return f"type({value}) is bytes"
-    if root is _R.BINARY:
-        return f"type({value}) is bytes and len({value}) == {t.length}"
+        # an enum of strings is one, too
+        text = f"({kind} is str or isinstance({value}, str))"
+        return f"{text}{length} and ({value}.isascii() or encodes({value}))"
+    if root is _R.BYTES or root is _R.BINARY:
+        length = f" and len({value}) == {t.length}" if root is _R.BINARY else ""
+        return f"({kind} is bytes or {kind} is bytearray){length}"
     if root is _R.DECIMAL:
         return _decimal(t, value, names)
     if root is _R.DATE:
@@ -110,20 +145,23 @@ def _timestamp(t: DataType, value: str) -> str:
     zone = f"{value}.tzinfo is None"
     years = None if precision <= _DIGITS else _NANOSECOND_YEARS
     if t.root is _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE:
-        # other zones may be away from UTC by fractions of a second, or fail
-        zone = f"({zone} or {value}.tzinfo is UTC or type({value}.tzinfo) is ZoneInfo)"
+        zone = f"({zone} or {value}.tzinfo is UTC or in_seconds({value}.tzinfo))"
         years = years or _ZONED_YEARS
     within = "" if years is None else f" and {years[0]} <= {value}.year <= {years[1]}"
-    return f"type({value}) is DateTime and {zone}{within}{_whole(value, precision)}"
+    least = 10 ** (9 - max(precision, _DIGITS))
+    kind = f"type({value}) is DateTime or is_timestamp({value})"
+    if least > 1:
+        kind += f" and not {value}.nanosecond % {least}"
+    return f"({kind}) and {zone}{within}{_whole(value, precision)}"
 
 
 def _decimal(t: DataType, value: str, names: dict[str, Any]) -> str:
-    scale = t.scale or 0
-    limit = 10 ** ((t.precision or 0) - scale)
+    precision, scale = t.precision or 0, t.scale or 0
+    limit = 10 ** (precision - scale)
     # Python compares a Decimal with another in half of the time that it takes with an int
     bound, unit = f"bound{len(names)}", f"unit{len(names)}"
     names[bound], names[unit] = Decimal(limit), Decimal((0, (1,), -scale))
-    finite = f"{value}.is_finite() and {-scale} <= {value}.as_tuple().exponent <= 0"
+    finite = f"{value}.is_finite() and has_digits({value}, {precision}, {scale})"
     number = (
         f"type({value}) is Decimal and ({value}.same_quantum({unit}) or {finite})"
         f" and -{bound} < {value} < {bound}"
@@ -153,17 +191,49 @@ def _nested(t: DataType) -> Callable[[Any], bool]:
     if t.element is not None:
         return _array(t.element)
     if t.key is not None and t.value is not None:
-        keys, values = _items(t.key.with_nullable(False)), _items(t.value)
-        return lambda value: type(value) is dict and keys(value) and values(value.values())
-    fields = [(field.name, checker(field.type)) for field in t.fields]
-    count = len(fields)
-    return lambda value: (
-        type(value) is dict
-        and len(value) == count
-        and all(name in value and fits(value[name]) for name, fits in fields)
-    )
+        return _map(_items(t.key.with_nullable(False)), _items(t.value))
+    return _row([(f.name, f.type.nullable, checker(f.type)) for f in t.fields])
 
 
+def _map(
+    keys: Callable[[Iterable[Any]], bool], values: Callable[[Iterable[Any]], bool]
+) -> Callable[[Any], bool]:
+    def fits(value: Any) -> bool:
+        if type(value) in _DICTS:
+            return keys(value) and values(value.values())
+        return (
+            type(value) in _SEQUENCES
+            and all(type(pair) in _SEQUENCES and len(pair) == 2 for pair in value)
+            and keys(pair[0] for pair in value)
+            and values(pair[1] for pair in value)
+        )
+
+    return fits
+
+
+def _row(fields: list[tuple[str, bool, Callable[[Any], bool]]]) -> Callable[[Any], bool]:
+    def fits(value: Any) -> bool:
+        if type(value) in _DICTS:
+            found = 0
+            for name, nullable, fits_field in fields:
+                if name in value:
+                    found += 1
+                    if not fits_field(value[name]):
+                        return False
+                elif not nullable:
+                    return False
+            return found == len(value)
+        return (
+            type(value) in _SEQUENCES
+            and len(value) == len(fields)
+            and all(field[2](item) for field, item in zip(fields, value, strict=True))
+        )
+
+    return fits
+
+
+_SEQUENCES: Final = (list, tuple)
+_DICTS: Final = (dict, OrderedDict, defaultdict)
 _INTEGERS: Final = {
     root: (frozenset({int}), -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     for root, bits in _BITS.items()
@@ -190,24 +260,33 @@ def _array(t: DataType) -> Callable[[Any], bool]:
     items = _items(t)
     number, dtype = _NUMBERS.get(t.root), _ARRAYS.get(t.root)
     if number is None:
-        return lambda value: type(value) in (list, tuple) and items(value)
+        return lambda value: (
+            items(value)
+            if type(value) in _SEQUENCES
+            else _is_plain(value) and items(value.tolist())
+        )
     kinds, least, greatest = number
     only = kinds.issuperset
 
     def fits(value: Any) -> bool:
-        if type(value) is list or type(value) is tuple:
+        if type(value) in _SEQUENCES:
             # Looked at together, which takes a third of the time of one by one. Not so where a NaN
             # comes first: it hides what is behind it, and is not above the least number.
             alike = only(map(type, value))
             return (alike and (not value or (least <= min(value) and max(value) <= greatest))) or (
                 items(value)
             )
-        return type(value) is np.ndarray and value.ndim == 1 and value.dtype == dtype
+        return _is_plain(value) and (value.dtype == dtype or items(value.tolist()))
 
     return fits
 
 
-def _items(t: DataType) -> Callable[[Any], bool]:
+def _is_plain(value: object) -> bool:
+    """Whether a value is an array of NumPy whose items are numbers, booleans or strings."""
+    return type(value) is np.ndarray and value.ndim == 1 and value.dtype.kind in "iufbU"
+
+
+def _items(t: DataType) -> Callable[[Iterable[Any]], bool]:
     """Return a function that says whether all items surely fit."""
     one = checker(t)
     return lambda items: all(map(one, items))

@@ -10,6 +10,7 @@ column and value.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from fluss_df.record.python.fits import NAMES, condition
+from fluss_df.record.python.fits import NAMES, condition, in_seconds
 from fluss_df.record.python.rows import RowChecker, columns_to_batch, rows_to_batch
 from fluss_df.types import Column, TypeRoot, arrow_schema
 
@@ -48,6 +49,12 @@ def _kept(value: Any) -> Any:
         return {key: _kept(item) for key, item in value.items()}
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
+    if isinstance(value, dt.datetime) and value.tzinfo is not None and not in_seconds(value.tzinfo):
+        # Arrow leaves out the fractions of a second by which some time zones are away from UTC
+        # in UTC it may be of a year that Python does not have
+        with contextlib.suppress(OverflowError):
+            return value.astimezone(dt.UTC)
+        return value
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
@@ -122,14 +129,16 @@ def _tests(
 ) -> tuple[list[str], str, list[str], str, dict[str, Any]]:
     """Return Python source that checks and takes a row, in four parts, and the names it needs.
 
-    The first part reads the values of a row, which is indexed by ``keys``. The second is the
+    The first part reads the values of ``row``, which is indexed by ``keys``. Of a dict, ``nulls``
+    are the values that are left out. The second is the
     condition under which the row surely fits. The third copies values that the caller may change
     while they wait. The fourth is the tuple of the values.
     """
     conditions = [f"len(row) == {len(columns)}"]
     reads = []
     keeps: list[str] = []
-    namespace: dict[str, Any] = {**NAMES, "kept": _kept}
+    nulls = {key: None for key, column in zip(keys, columns, strict=True) if column.type.nullable}
+    namespace: dict[str, Any] = {**NAMES, "kept": _kept, "nulls": nulls}
     for i, column in enumerate(columns):
         reads.append(f"v{i} = row[{keys[i]!r}]")
         fits = condition(column.type, f"v{i}", namespace, digits)
@@ -139,10 +148,19 @@ def _tests(
             # items of a list of scalars cannot be changed: a copy of the list is enough
             copied = f"list(v{i}) if type(v{i}) is list else " if flat else ""
             keeps.append(f"v{i} = {copied}kept(v{i})")
+        elif column.type.root in (TypeRoot.BYTES, TypeRoot.BINARY):
+            keeps.append(f"v{i} = bytes(v{i}) if type(v{i}) is bytearray else v{i}")
         conditions.append(f"({fits}{f' or v{i} is None' if column.type.nullable else ''})")
     values = f"({''.join(f'v{i}, ' for i in range(len(columns)))})"
     # a table without columns is refused by the writer, by name, and not by Python's compiler
     return reads or ["pass"], " and ".join(conditions), keeps, values, namespace
+
+
+def _completed(columns: Sequence[Column], keys: Sequence[object]) -> list[str]:
+    """Return Python source that gives a dict the nullable columns that it leaves out."""
+    if isinstance(keys, range) or not any(column.type.nullable for column in columns):
+        return []
+    return [f"    if len(row) < {len(columns)}:", "        row = {**nulls, **row}"]
 
 
 def _compile(
@@ -153,6 +171,7 @@ def _compile(
     source = "\n".join(
         [
             "def read(row):",
+            *_completed(columns, keys),
             "    try:",
             *(f"        {line}" for line in reads),
             "    except (KeyError, IndexError, TypeError):",
@@ -205,10 +224,11 @@ class RowCollector:
         """
         kind = type(row)
         values = None
-        if kind is dict:
-            values = self._read_dict(row)
-        elif kind is tuple or kind is list:
-            values = self._read_sequence(row)
+        if kind is dict or isinstance(row, Mapping):
+            # another mapping may make values up, or change
+            values = self._read_dict(row if kind is dict else dict(row))
+        elif isinstance(row, (tuple, list)):
+            values = self._read_sequence(row if kind is tuple or kind is list else tuple(row))
         if values is None:
             self._check_form(row)
             batch = rows_to_batch([row], self._columns, self._table)
@@ -251,6 +271,7 @@ class RowCollector:
                 "    gathered = gate.open",
                 "    if gathered is None or type(row) is not dict:",
                 "        return otherwise(row)",
+                *_completed(self._columns, self._names),
                 "    try:",
                 *(f"        {line}" for line in reads),
                 "    except KeyError:",

@@ -45,6 +45,7 @@ import pyarrow.compute as pc
 from fluss_df.errors import SchemaMismatchError
 from fluss_df.metadata import nearest
 from fluss_df.record.python.coerce import coerce
+from fluss_df.record.python.fits import in_seconds
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 _R = TypeRoot
@@ -271,7 +272,7 @@ class _Builder:
     def _timestamps(self, values: Sequence[Any], kinds: set[type], t: DataType) -> pa.Array:
         zoned = t.root is _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE
         zone = "UTC" if zoned else None
-        if kinds <= {dt.datetime, _NONE}:
+        if kinds <= {dt.datetime, _NONE} and not (zoned and any(map(_is_odd, values))):
             if not zoned:
                 self._check_zones(values, t)
             return self._arrow(values, pa.timestamp("us", zone), t)
@@ -382,6 +383,12 @@ def _of_numpy(value: np.datetime64) -> int:
     return whole
 
 
+def _is_odd(moment: dt.datetime | None) -> bool:
+    """Whether a moment is of a time zone that may be away from UTC by fractions of a second."""
+    zone = None if moment is None else moment.tzinfo
+    return zone is not None and zone is not dt.UTC and not in_seconds(zone)
+
+
 def _nanoseconds(value: Any) -> int | None:
     """Return nanoseconds since the epoch of a datetime, a pandas timestamp or a datetime64."""
     if value is None:
@@ -389,8 +396,10 @@ def _nanoseconds(value: Any) -> int | None:
     if isinstance(value, np.datetime64):
         return None if np.isnat(value) else _of_numpy(value)
     nanosecond = int(getattr(value, "nanosecond", 0))
-    if value.tzinfo is not None:
-        value = value.astimezone(dt.UTC).replace(tzinfo=None)
+    # the moment in UTC may be of a year that Python does not have, so only the difference is made
+    offset = None if value.tzinfo is None else value.utcoffset()
+    value = value.replace(tzinfo=None)
     if hasattr(value, "to_pydatetime"):
         value = value.to_pydatetime(warn=False)
-    return int((value - _EPOCH) // _MICROSECOND) * 1000 + nanosecond
+    since = value - _EPOCH if offset is None else value - _EPOCH - offset
+    return int(since // _MICROSECOND) * 1000 + nanosecond
