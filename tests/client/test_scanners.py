@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -495,3 +496,38 @@ def test_poll_without_waiting_comes_to_its_data(thousand: fluss.FlussTable) -> N
         count += len(scanner.poll(0))
         time.sleep(0.001)
     assert count == 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "expected"),
+    [
+        (pa.date32(), 2**31 - 1, np.datetime64(2**31 - 1, "D")),
+        (pa.timestamp("s"), -(2**40), np.datetime64(-(2**40), "s")),
+        (pa.timestamp("ms", "UTC"), 2**60, np.datetime64(2**60, "ms")),
+    ],
+    ids=str,
+)
+def test_moments_beyond_the_years_of_python_are_read(
+    tables: Tables, kind: pa.DataType, number: int, expected: np.datetime64
+) -> None:
+    whole = pa.int32() if kind == pa.date32() else pa.int64()
+    values = pa.array([1, number, None], whole).cast(kind)
+    data = pa.table({"n": [1, 2, 3], "v": values})
+    table = tables(data.schema)
+    tables.write(table, data)
+    rows = poll_rows(scan(table, records=True), 3)
+    assert [row["n"] for row in rows] == [1, 2, 3]
+    assert [row["v"] for row in rows] == [values[0].as_py(), expected, None]
+    keyed = tables(data.schema, ["n"])
+    with keyed.new_upsert().create_writer() as writer:
+        writer.write_arrow(data)
+    lookuper = keyed.new_lookup().create_lookuper()
+    assert lookuper.lookup({"n": 2}) == {"n": 2, "v": expected}
+
+
+def test_a_moment_within_a_list_that_python_cannot_hold_is_named(tables: Tables) -> None:
+    days = pa.array([[1], [2**31 - 1]], pa.list_(pa.int32())).cast(pa.list_(pa.date32()))
+    table = tables(pa.schema([("days", days.type)]))
+    tables.write(table, pa.table({"days": days}))
+    with pytest.raises(FlussError, match=r"'days'.*row 1.*to_arrow"):
+        poll_rows(scan(table, records=True), 2)

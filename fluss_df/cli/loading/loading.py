@@ -38,7 +38,7 @@ from fluss_df.io.runs.checkpoint import (
 from fluss_df.io.runs.ledger import TableLedger
 from fluss_df.io.runs.losses import Losses
 from fluss_df.io.runs.micro_batches import MicroBatch
-from fluss_df.io.sinks.sink import names_of_partitions, require_partitions
+from fluss_df.io.sinks.sink import names_of_partitions, require_encodable, require_partitions
 from fluss_df.io.sinks.target import TableLayout, Target, arrow_types, find_target
 from fluss_df.metadata import TablePath, nearest
 from fluss_df.polars_adapter.plans import run_into
@@ -312,6 +312,7 @@ class Load:
         def check(part: pl.DataFrame) -> None:
             nonlocal rows
             fitting = coerce(part.to_arrow(), target.columns, table=str(self.path))
+            require_encodable(target, fitting)
             if creates:
                 # for values that can name none
                 names_of_partitions(target, fitting)

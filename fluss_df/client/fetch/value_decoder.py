@@ -15,6 +15,7 @@ from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.metadata import require_columns
 from fluss_df.record.kv.values import ValueDecoder
 from fluss_df.record.layout.headers import Bytes
+from fluss_df.record.python.dicts import dicts_of
 from fluss_df.record.rows.single import row_decoder
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column
@@ -69,11 +70,11 @@ class ValueReader:
     def rows(self, values: Sequence[bytes]) -> list[dict[str, Any]]:
         """Return the rows of values, none of which is empty, as dicts."""
         if self._decode_one is None or len(values) > _FEW_ROWS:
-            return list(self.decode(values).to_pylist())
+            return dicts_of(self.decode(values))
         rows: list[dict[str, Any]] = []
         for value in values:
             row = self._decode_one(value, 2) if value[:2] == self._newest else None
-            rows += self.decode([value]).to_pylist() if row is None else [row]
+            rows += dicts_of(self.decode([value])) if row is None else [row]
         return rows
 
     def decode(self, values: Sequence[bytes]) -> pa.Table:

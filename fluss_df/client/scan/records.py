@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from fluss_df.client.runtime.awaitable import Ready
 from fluss_df.metadata import ChangeType, TableBucket
+from fluss_df.record.python.dicts import dicts_of
 
 if TYPE_CHECKING:
     from fluss_df.client.fetch.position import Position
@@ -99,7 +100,7 @@ class _Part:
     def records(self) -> list[ScanRecord]:
         if self._records is None:
             decoded = self._decoded
-            rows = decoded.batch.to_pylist()
+            rows = dicts_of(decoded.batch)
             kinds: Sequence[int]
             if decoded.change_types is None:
                 kinds = [0] * len(rows)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from fluss_df.client.connection import resolve_connection
 from fluss_df.client.send.batch import BucketResult
 from fluss_df.client.write.key_codec import changed_rows
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
 from fluss_df.io.sinks.target import TableLayout, Target, arrow_types, find_target
 from fluss_df.io.sinks.writing import SHOWN, Progress, Writing
 from fluss_df.metadata import TablePath
@@ -21,7 +22,7 @@ from fluss_df.polars_adapter.scans import lazy_frames
 from fluss_df.record.keys.partition_names import names_of_rows
 from fluss_df.record.log.row_log import ROW_LOG_FORMATS
 from fluss_df.record.python.coerce import coerce
-from fluss_df.record.rows.row_formats import require_milliseconds
+from fluss_df.record.rows.row_formats import require_milliseconds, require_padded
 from fluss_df.texts.html_tables import pairs, table
 
 if TYPE_CHECKING:
@@ -345,10 +346,28 @@ def _checked(target: Target, rows: pa.Table) -> pa.Table:
             columns = tuple(c for c in columns if c.name in there or not c.type.nullable)
         keys = descriptor.schema.primary_keys
         rows, _ = changed_rows(rows, target.change_type_column, columns, keys, path)
-    log_format = descriptor.properties.get("table.log.format", "arrow").lower()
-    if descriptor.schema.primary_keys or log_format in ROW_LOG_FORMATS:
-        require_milliseconds(rows, columns, path)
+    require_encodable(target, rows)
     return rows
+
+
+def require_encodable(target: Target, rows: pa.Table) -> None:
+    """Raise for values that fit their columns, but not the keys and the formats of the table."""
+    path, descriptor = str(target.path), target.descriptor
+    columns = [column for column in target.columns if column.name in rows.column_names]
+    for name in descriptor.bucket_keys:
+        if name in rows.column_names and rows.column(name).null_count:
+            row = pc.index(rows.column(name).is_null(), True).as_py()
+            raise SchemaMismatchError(
+                f"table {path}: bucket key column '{name}' is null in row {row}: it says which"
+                " bucket a row is in, so rows need a value for it"
+            )
+    keyed = bool(descriptor.schema.primary_keys)
+    log_format = descriptor.properties.get("table.log.format", "arrow").lower()
+    if keyed or log_format in ROW_LOG_FORMATS:
+        require_milliseconds(rows, columns, path)
+    kv_format = descriptor.properties.get("table.kv.format", "compacted").lower()
+    if (kv_format if keyed else log_format) == "indexed":
+        require_padded(rows, columns, path)
 
 
 def polars_frame(rows: Any) -> pl.DataFrame:

@@ -120,6 +120,8 @@ class Writing:
             self._writer.close()
         except FlussError as error:
             if exc_value is None:
+                # rows of any part: which was the first of it is known to who encoded it alone
+                self._given = 0
                 self._explain(error)
                 raise
         if exc_value is not None:

@@ -63,3 +63,31 @@ def require_milliseconds(
                 " milliseconds (primary-key tables and the log formats indexed and compacted do):"
                 " round them first"
             )
+
+
+def require_padded(data: pa.Table | pa.RecordBatch, columns: Sequence[Column], table: str) -> None:
+    """Refuse CHAR and BINARY that indexed rows cannot hold, before any row is encoded.
+
+    Servers strip zero bytes at the end of CHAR(n) and BINARY(n), as they take them for padding.
+
+    Raises SchemaMismatchError, naming table, column and row.
+    """
+    for column in columns:
+        t = column.type
+        if t.root not in (TypeRoot.CHAR, TypeRoot.BINARY):
+            continue
+        values = data.column(column.name).cast(pa.binary())
+        long = pc.greater(pc.binary_length(values), t.length or 0)
+        bad = pc.or_(long, pc.ends_with(values, "\0"))
+        if pc.any(bad).as_py():
+            row = pc.index(bad, True).as_py()
+            what = (
+                f"the text in row {row} takes more than {t.length} bytes of UTF-8, or ends with a"
+                " zero character"
+                if t.root is TypeRoot.CHAR
+                else f"the value in row {row} ends with a zero byte"
+            )
+            raise SchemaMismatchError(
+                f"table {table}, column '{column.name}' ({t}): {what}: indexed rows cannot hold it,"
+                " compacted ones can"
+            )
