@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from polars.testing import assert_frame_equal
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.lake.tiering import TieringService
 from fluss_df.lake.tiering.coordinator import Coordinator
 from tests.lake.folders import (
     AT_ONCE,
@@ -27,6 +30,7 @@ from tests.lake.folders import (
     tiering_threads,
 )
 from tests.lake.tiering.support import KINDS, LakeTable
+from tests.waiting import wait_until
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -238,3 +242,18 @@ def test_the_lake_table_has_the_properties_that_its_table_says(tmp_path: Path) -
     assert "other" not in properties
     (file,) = tmp_path.glob("lake/warehouse/**/*.parquet")
     assert pq.read_metadata(file).row_group(0).column(0).compression == "LZ4"
+
+
+def test_a_key_column_has_the_name_that_rows_are_numbered_by(tmp_path: Path) -> None:
+    kind = {"table.datalake.enabled": "true", "table.datalake.freshness": "1ms"}
+    first = pl.DataFrame({"__row": [1, 2, 3], "__row_": ["a", "b", "c"]})
+    second = pl.DataFrame({"__row": [2, 3, 4], "__row_": ["B", "C", "D"]})
+    with EmbeddedFluss(tmp_path, options=BY_HAND) as engine, engine.connection() as connection:
+        given: dict[str, Any] = {"connection": connection, "create_if_not_exists": True}
+        for rows in (first, second):
+            fluss.write_fluss(rows, "named", primary_keys=["__row"], properties=kind, **given)
+            with TieringService(connection) as service:
+                wait_until(lambda: sum(done.rows for done in service.run_due()), 30)
+        found = fluss.scan_fluss("named$lake", connection=connection).collect()
+    expected = pl.concat([first.head(1), second])
+    assert_frame_equal(found.select(expected.columns).sort("__row"), expected)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.csv as pc
 
 from fluss_df.cli.loading.guessing import SAMPLE, Guess
-from fluss_df.cli.loading.json_lines import check_fields, check_lines, objects
+from fluss_df.cli.loading.json_lines import check_fields, check_lines, field_order, objects
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
 from fluss_df.io.base.texts import decoded, misfit, raw_type, typed
@@ -204,7 +204,7 @@ class Source:
             if not self._checked:
                 check_fields(self, fields)
             self._checked = True
-        return fields
+            return {name: fields[name] for name in field_order(self, fields)}
 
     def _is_blank(self) -> bool:
         with self.open() as file:

@@ -162,3 +162,11 @@ def lake_columns(table: Table) -> LakeColumns:
 
     arrow: pa.Schema = schema_to_pyarrow(table.schema(), include_field_ids=True)
     return dict(pl.DataFrame(arrow.empty_table()).schema), arrow
+
+
+def with_row_number(frame: pl.DataFrame) -> tuple[pl.DataFrame, str]:
+    """Return a frame with the number of each row as its first column, and the column's name."""
+    name = "__row"
+    while name in frame.columns:
+        name += "_"
+    return frame.with_row_index(name), name

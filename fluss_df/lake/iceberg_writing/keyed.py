@@ -13,7 +13,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.types import PrimitiveType
 
 from fluss_df.hooks import undoing
-from fluss_df.lake.iceberg.frames import columns
+from fluss_df.lake.iceberg.frames import columns, with_row_number
 from fluss_df.lake.iceberg_writing.compaction import small_files
 from fluss_df.lake.iceberg_writing.files import LakeFiles, RollingWriter
 from fluss_df.lake.iceberg_writing.live_rows import LiveRows, PartitionFiles
@@ -44,11 +44,11 @@ def last_changes(
         new = pl.Series(pl.from_arrow(kinds)) != "-U"
         tables.append(table.filter(new.to_arrow()))
     rows = pa.concat_tables(tables)
-    frame = in_lake(rows.select(list(keys))).with_row_index("__row")
-    last = frame.unique(columns(keys), keep="last").sort("__row")
-    rows = rows.take(last["__row"].to_arrow())
+    frame, row = with_row_number(in_lake(rows.select(list(keys))))
+    last = frame.unique(columns(keys), keep="last").sort(row)
+    rows = rows.take(last[row].to_arrow())
     alive = pl.Series(pl.from_arrow(rows.column(CHANGE_TYPE_COLUMN).cast(pa.string()))) != "-D"
-    return last.drop("__row"), rows.filter(alive.to_arrow()).drop_columns([CHANGE_TYPE_COLUMN])
+    return last.drop(row), rows.filter(alive.to_arrow()).drop_columns([CHANGE_TYPE_COLUMN])
 
 
 def replace_rows(
@@ -140,8 +140,8 @@ def _without(rows: pa.Table, keys: Sequence[str], touched: pl.DataFrame) -> pa.T
     if not touched.height or not rows.num_rows:
         return rows
     frame = pl.DataFrame(pl.from_arrow(rows.select(list(keys)))).cast(dict(touched.schema))  # type: ignore[arg-type]
-    frame = frame.with_row_index("__row")
+    frame, row = with_row_number(frame)
     kept = frame.join(touched, on=columns(keys), how="anti", maintain_order="left")
     if kept.height == rows.num_rows:
         return rows
-    return rows.take(kept["__row"].to_arrow())
+    return rows.take(kept[row].to_arrow())

@@ -15,6 +15,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from fluss_df.errors import FlussError
 from fluss_df.lake.iceberg.checked_files import entries_of, manifests_of
 from fluss_df.lake.iceberg.frames import columns as exactly
+from fluss_df.lake.iceberg.frames import with_row_number
 from fluss_df.lake.rounds.lake_rows import FIELD_ID, named_by_ids, viewed
 from fluss_df.lake.rounds.split import Partition
 
@@ -109,9 +110,9 @@ class LiveRows:
             keep[here - at] = False
             at += count
             for keys, values in equal:
-                frame = pl.DataFrame(pl.from_arrow(rows.select(keys))).with_row_index("__row")
-                gone = frame.join(values, on=exactly(keys), how="semi", nulls_equal=True)["__row"]
-                keep[gone.to_numpy()] = False
+                frame, row = with_row_number(pl.DataFrame(pl.from_arrow(rows.select(keys))))
+                gone = frame.join(values, on=exactly(keys), how="semi", nulls_equal=True)
+                keep[gone[row].to_numpy()] = False
             live = rows if keep.all() else rows.filter(pa.array(keep))
             yield live if columns is None else live.select(list(columns))
 

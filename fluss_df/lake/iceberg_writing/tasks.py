@@ -11,7 +11,7 @@ import pyarrow as pa
 from fluss_df.client.context import ClientContext
 from fluss_df.errors import FlussError
 from fluss_df.hooks import undoing
-from fluss_df.lake.iceberg.frames import columns
+from fluss_df.lake.iceberg.frames import columns, with_row_number
 from fluss_df.lake.iceberg_writing.files import LakeFiles
 from fluss_df.lake.iceberg_writing.keyed import last_changes, replace_rows
 from fluss_df.lake.iceberg_writing.live_rows import PartitionFiles, files_by_partition
@@ -184,9 +184,9 @@ def _rows_of(
     lake: LakeFiles, keys: Sequence[str], touched: pl.DataFrame, rows: pa.Table
 ) -> pa.Table:
     """Return the rows of some keys: others came after the keys were read, as the next round's."""
-    there = _as_lake_keys(lake, keys, rows).with_row_index("__row")
+    there, row = with_row_number(_as_lake_keys(lake, keys, rows))
     kept = there.join(touched, on=columns(keys), how="semi", maintain_order="left")
-    return rows.take(kept["__row"].to_arrow())
+    return rows.take(kept[row].to_arrow())
 
 
 def _empty_keys(lake: LakeFiles, keys: Sequence[str]) -> pl.DataFrame:

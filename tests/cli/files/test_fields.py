@@ -102,3 +102,12 @@ def test_names_of_columns_alone_are_no_rows(
     ok(at("load", put(tmp_path, "a.csv", content), "--into", table))
     assert count(at, table) == 0
     assert "column 'b'" in refused(at("load", put(tmp_path, "b.csv", "k"), "--into", table))
+
+
+def test_many_fields_of_json_lines_keep_their_order(at: Run, tmp_path: Path, table: str) -> None:
+    names = [f"c{number:02}" for number in range(70)]
+    lines = [dict.fromkeys(names[:40], 0), {}, dict.fromkeys([*names[50:], names[45]], 1)]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    ok(at("load", put(tmp_path, "wide.ndjson", text), "--into", table, "--create"))
+    found = ok(at("head", table, "--json", "-n", "1")).splitlines()
+    assert list(json.loads(found[0])) == [*names[:40], *names[50:], names[45]]
