@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from fluss_df.client.connection import FlussConnection, resolve_connection
+from fluss_df.client.runtime.callbacks import call_whole, refuse_lazy
 from fluss_df.hooks import undoing
 from fluss_df.io.base.durations import parse_duration
 from fluss_df.io.polars_reader import plan_digest
@@ -121,7 +122,8 @@ def run(
     to
         ``"database.table"`` or a :class:`TablePath` for a Fluss table, which exists; a folder for
         Parquet files ``batch-0000000000.parquet``, ...; or a function of a frame and the number of
-        its batch. A name with a dot and without a slash is that of a table, unless only a folder
+        its batch, which has done its work when it returns: no coroutine, generator or future. A
+        name with a dot and without a slash is that of a table, unless only a folder
         of that name exists.
     checkpoint
         A folder of this run alone, for one query and one destination, and outside a folder ``to``.
@@ -171,6 +173,10 @@ def run(
     RunResult(fluss.flights: 1 batches, 336,776 rows read, 26,581 written)
     """
     refuse_nested(to, checkpoint)
+    if callable(to):
+        refuse_lazy("to", to)
+    if on_batch is not None:
+        refuse_lazy("on_batch", on_batch)
     batches = MicroBatches(
         frame,
         checkpoint,
@@ -212,7 +218,7 @@ def run(
             rows_read += batch.rows
             rows_written += written
             if on_batch is not None:
-                on_batch(batch.number, batch.rows, written)
+                call_whole("on_batch", on_batch, batch.number, batch.rows, written)
     return RunResult(batches.table, count, rows_read, rows_written)
 
 
@@ -314,7 +320,8 @@ class _IntoFunction(_Target):
 
     def write(self, batch: MicroBatch) -> int:
         frame = batch.frame.collect()
-        self._function(frame, batch.number)
+        # before the commit: rows whose work is not done would be lost
+        call_whole("to", self._function, frame, batch.number)
         return frame.height
 
 
