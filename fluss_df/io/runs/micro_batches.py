@@ -103,7 +103,7 @@ class MicroBatches:
     frame
         A query that reads at least one log table of Fluss.
     checkpoint
-        The folder that remembers how far the query got.
+        The folder that remembers how far the query got; ``~`` is the home folder.
     stream
         Which of its tables is read batch by batch, where it reads several; the others are read
         whole, as they are, for every batch.
@@ -144,7 +144,7 @@ class MicroBatches:
         self._source = self._scan.source
         self._checkpoint = Checkpoint(checkpoint, self._source.table)
         #: What is counted of its batches.
-        self.progress = RunCounts(checkpoint, self._source.table)
+        self.progress = RunCounts(self._checkpoint.folder, self._source.table)
         self._max_rows = max_rows
         self._poll_s = poll_s
         self._stop = stop or threading.Event()

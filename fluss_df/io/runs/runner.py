@@ -19,11 +19,13 @@ from fluss_df.client.runtime.callbacks import call_whole, refuse_lazy
 from fluss_df.hooks import undoing
 from fluss_df.io.base.durations import parse_duration
 from fluss_df.io.polars_reader import plan_digest
+from fluss_df.io.runs.checkpoint import local_folder
 from fluss_df.io.runs.claims import Claims
 from fluss_df.io.runs.destination import (
     Destination,
     check_destination,
     describe,
+    place_of,
     refuse_nested,
     refuse_source,
     table_of,
@@ -127,6 +129,7 @@ def run(
         of that name exists.
     checkpoint
         A folder of this run alone, for one query and one destination, and outside a folder ``to``.
+        ``~`` is the home folder, here and in ``to``.
     trigger
         ``"available-now"`` ends when nothing is left; ``"1s"``, ``"500ms"``, ``"5m"``, a timedelta
         or a number of seconds looks for new rows at that interval, until ``stop`` is set or Ctrl-C.
@@ -172,6 +175,8 @@ def run(
     >>> late.fluss.run(to="late/", checkpoint="late.checkpoint")  # doctest: +SKIP
     RunResult(fluss.flights: 1 batches, 336,776 rows read, 26,581 written)
     """
+    checkpoint = local_folder("checkpoint", checkpoint)
+    to = place_of(to)
     refuse_nested(to, checkpoint)
     if callable(to):
         refuse_lazy("to", to)
