@@ -32,7 +32,7 @@ from fluss_df.io.runs.destination import (
 )
 from fluss_df.io.runs.ledger import TableLedger
 from fluss_df.io.runs.losses import OnDataLoss
-from fluss_df.io.runs.micro_batches import MicroBatch, MicroBatches
+from fluss_df.io.runs.micro_batches import MicroBatch, MicroBatches, most_rows
 from fluss_df.io.runs.parquet_folder import ParquetFolder
 from fluss_df.io.runs.per_batch import changed_line, query_text, refuse_replaced_results
 from fluss_df.io.runs.run_register import Link, RunNames, RunRegister
@@ -178,6 +178,7 @@ def run(
     checkpoint = local_folder("checkpoint", checkpoint)
     to = place_of(to)
     refuse_nested(to, checkpoint)
+    max_batch_rows = most_rows("max_batch_rows", max_batch_rows)
     if callable(to):
         refuse_lazy("to", to)
     if on_batch is not None:
