@@ -7,7 +7,8 @@ Importing it adds ``pl.scan_fluss``, ``pl.read_fluss``, ``LazyFrame.sink_fluss``
 import os as _os
 from typing import TYPE_CHECKING
 
-from fluss_df.register import lazy_names, register
+from fluss_df.lazy import lazy_names
+from fluss_df.register import register
 from fluss_df.version import __version__
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import sys
 import threading
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -161,38 +160,3 @@ def register() -> None:
         _Function("fluss_df.embedded.folder_lake", "FolderLake"),
         _Function("fluss_df.embedded.lake_check", "check_lake"),
     )
-
-
-def lazy_names(
-    package: str, names: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` for a package.
-
-    Parameters
-    ----------
-    package
-        Its ``__name__``.
-    names
-        Module of the package, as ``"io.scan"`` -> the names that it has, with spaces between them.
-    """
-    modules = {name: module for module, has in names.items() for name in has.split()}
-
-    def get(name: str) -> Any:
-        module = modules.get(name)
-        if module is not None:
-            value = getattr(importlib.import_module(f"{package}.{module}"), name)
-            setattr(sys.modules[package], name, value)
-            return value
-        if not name.startswith("_"):
-            # a module of the package, which "import package" alone has not imported yet
-            try:
-                return importlib.import_module(f"{package}.{name}")
-            except ModuleNotFoundError as error:
-                if error.name != f"{package}.{name}":
-                    raise
-        raise AttributeError(f"module '{package}' has no attribute '{name}'")
-
-    def everything() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules})
-
-    return get, everything

@@ -8,11 +8,13 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 import fluss_df
+import fluss_df.io
 
 ROOT = Path(fluss_df.__file__).parent
 
@@ -29,9 +31,9 @@ def names_for_type_checkers(file: Path) -> dict[str, str]:
     return found
 
 
-def test_the_names_are_those_that_type_checkers_see() -> None:
-    module = fluss_df
-    seen = names_for_type_checkers(ROOT / "__init__.py")
+@pytest.mark.parametrize("module", [fluss_df, fluss_df.io], ids=["fluss_df", "io"])
+def test_the_names_are_those_that_type_checkers_see(module: Any) -> None:
+    seen = names_for_type_checkers(Path(module.__file__))
     assert {"register", "__version__", *seen} >= set(module.__all__) >= set(seen)
     for name, place in seen.items():
         assert getattr(module, name) is getattr(importlib.import_module(place), name), name
@@ -55,6 +57,7 @@ print(sorted(m for m in set(sys.modules) - before if not m.startswith("_")))
     assert eval(run(program)) == [
         "fluss_df",
         "fluss_df.hooks",
+        "fluss_df.lazy",
         "fluss_df.register",
         "fluss_df.version",
     ]

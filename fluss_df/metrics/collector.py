@@ -60,7 +60,11 @@ class FlussCollector:
     """
 
     def __init__(self, max_tables: int = 100) -> None:
-        if isinstance(max_tables, bool) or not 0 <= max_tables <= 1000:
+        if (
+            isinstance(max_tables, bool)
+            or not isinstance(max_tables, int)
+            or not 0 <= max_tables <= 1000
+        ):
             raise FlussError(
                 f"max_tables={max_tables!r}: expected a number from 0 to 1000",
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
@@ -112,7 +116,7 @@ class FlussCollector:
         if family.labels == ("table",):
             return (self._tables.label(labels[0]),)
         if family.labels == ("run", "table"):
-            run = self._runs.label(labels[0])
+            run = self._runs.label(_text(labels[0]))
             return (run, OTHER if run == OTHER else labels[1])
         return labels
 
@@ -191,6 +195,11 @@ class FlussCollector:
         yield self._plain(families.SERVER_LOG_SIZE, _by_label(sizes))
         yield self._plain(families.SERVER_KV_SIZE, _by_label(rows))
         yield self._plain(families.SERVER_COMPACTIONS, _by_label(compactions))
+
+
+def _text(name: str) -> str:
+    """Return a name as UTF-8 can have it: those of folders may have bytes that are no text."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _by_label(values: Mapping[str, float]) -> _Values:

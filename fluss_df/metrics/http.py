@@ -75,7 +75,7 @@ def start_http_server(
     ------
     FlussError
         ``NETWORK_EXCEPTION`` where the port is taken, ``INVALID_CONFIG_EXCEPTION`` where it is no
-        port, and where ``prometheus-client`` is not installed.
+        port, or ``host`` no address, and where ``prometheus-client`` is not installed.
 
     Examples
     --------
@@ -90,6 +90,11 @@ def start_http_server(
         raise FlussError(
             f"port={port!r}: expected a number from 0 to 65535", ErrorCode.INVALID_CONFIG_EXCEPTION
         )
+    if not isinstance(host, str):
+        raise FlussError(
+            f"host={host!r}: expected an address, such as '127.0.0.1'",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+        )
     # not the default registry, whose other metrics the program may export by itself
     registry = prometheus_client.CollectorRegistry()
     registry.register(FlussCollector(max_tables))
@@ -98,4 +103,10 @@ def start_http_server(
         server, thread = prometheus_client.start_http_server(port, host, registry)
     except OSError as error:
         raise NetworkError(f"cannot serve metrics on {host}:{port}: {error}") from error
+    except ValueError as error:
+        # characters that no address has
+        raise FlussError(
+            f"host={host!r}: expected an address, such as '127.0.0.1': {error}",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+        ) from error
     return MetricsServer(host, server, thread)

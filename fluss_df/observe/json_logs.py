@@ -23,8 +23,9 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line.
 
     Its keys are ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``message``, ``process``,
-    ``thread``, what was given as ``extra``, ``exception`` with a traceback where there is one, and
-    within a span of OpenTelemetry ``trace_id``, ``span_id`` and ``trace_flags``.
+    ``thread``, what was given as ``extra``, ``exception`` with a traceback and ``stack`` where
+    there is one, and within a span of OpenTelemetry ``trace_id``, ``span_id`` and ``trace_flags``.
+    What was given as ``extra`` by one of these names is ``extra.NAME``.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -38,28 +39,45 @@ class JsonFormatter(logging.Formatter):
             "process": record.process,
             "thread": record.threadName,
         }
-        for name, value in vars(record).items():
-            if name not in _OF_RECORDS and name not in line:
-                line[name] = value
-        line.update(_trace())
+        ends: dict[str, Any] = dict(_trace())
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            ends["exception"] = self.formatException(record.exc_info)
         elif record.exc_text:
-            line["exception"] = record.exc_text
+            ends["exception"] = record.exc_text
+        if record.stack_info:
+            ends["stack"] = self.formatStack(record.stack_info)
+        for name, value in vars(record).items():
+            if name not in _OF_RECORDS:
+                shown = name
+                while shown in line or shown in ends:
+                    shown = f"extra.{shown}"
+                line[shown] = value
+        line.update(ends)
         # names that are no text have lone surrogates, which cannot be written as UTF-8
         try:
             return json.dumps(line, default=repr, ensure_ascii=True, allow_nan=False)
-        except (TypeError, ValueError):
-            # for keys that are no text, values within themselves, and numbers that JSON lacks
-            return json.dumps({name: _shown(value) for name, value in line.items()})
+        except Exception:
+            # for keys that are no text, values within themselves or very deep, numbers that JSON
+            # lacks, and objects that cannot be shown: the program goes on whatever it logs
+            return json.dumps({_text(name): _shown(value) for name, value in line.items()})
 
 
 def _shown(value: Any) -> Any:
     """Return a value as JSON has it; its text where JSON has it not."""
     try:
         return json.loads(json.dumps(value, default=repr, allow_nan=False))
-    except (TypeError, ValueError):
-        return repr(value)
+    except Exception:
+        return _text(value)
+
+
+def _text(value: object) -> str:
+    if type(value) is str:
+        return value
+    try:
+        # a text of a class of its own may be shown as anything
+        return str.__str__(repr(value))
+    except Exception:
+        return "<unprintable>"
 
 
 def _trace() -> dict[str, str]:

@@ -20,6 +20,7 @@ import rocksdict
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.engine.engine import Engine
+from fluss_df.engine.files import ownership
 from fluss_df.engine.files.files import TooManyFilesError
 from fluss_df.engine.kv.store_folders import store_folder
 from fluss_df.engine.upkeep import check, row_digests
@@ -131,6 +132,53 @@ def test_a_row_that_differs_is_found_in_its_piece(folder: Path, what: str, messa
     (finding,) = report.findings
     assert (finding.level, finding.where) == ("damage", folder / BUCKET)
     assert message in finding.message
+
+
+def renamed(folder: Path) -> Path:
+    """Give a folder a name that is not UTF-8, as those of old archives are."""
+    odd = folder.with_name(os.fsdecode(b"caf\xe9"))
+    folder.rename(odd)
+    return odd
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are UTF-8 on other systems")
+def test_rows_in_a_folder_whose_name_is_not_utf8_are_compared(folder: Path) -> None:
+    odd = renamed(folder)
+    report = check_folder(odd)
+    assert report.findings == []
+    assert report.rows == ROWS - len(range(0, 1000, 3)) + len(range(0, 100, 3))
+    odd.rename(folder)
+
+    def edit(db: rocksdict.Rdict, key: bytes, _: bytes) -> None:
+        del db[key]
+
+    change(folder, edit)
+    odd = renamed(folder)
+    report = check_folder(odd)
+    (finding,) = report.findings
+    assert (finding.level, finding.where) == ("damage", odd / BUCKET)
+    assert "1 keys in one only, 0 other values" in finding.message
+    done = subprocess.run(
+        [*(sys.executable, "-m", "fluss_df", "check"), os.fsencode(odd)],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "1 keys in one only" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are UTF-8 on other systems")
+def test_rows_that_rocksdb_cannot_look_at_are_not_called_sound(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = renamed(folder)
+    # a system without paths by descriptors
+    monkeypatch.setattr(ownership, "_DESCRIPTORS", "/nowhere")
+    report = check_folder(odd)
+    assert not report.sound
+    (finding,) = report.findings
+    assert finding.where == odd / BUCKET
+    assert finding.message.startswith("could not be verified: RocksDB cannot look at ")
 
 
 MEASURED = """

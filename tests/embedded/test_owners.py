@@ -16,20 +16,23 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
 from fluss_df.client.connection import FlussConnection
+from fluss_df.client.transport.folders import back_up_folder
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files import ownership
 from fluss_df.engine.files.lock_file import owner_of
 from fluss_df.engine.files.ownership import FolderInUseError, FolderLock
 from fluss_df.engine.log.tablet import Tablet
+from fluss_df.engine.upkeep import backup
 from fluss_df.engine.upkeep.check import check_folder
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 from tests.waiting import wait_until
 
 LOG = fluss.TablePath("fluss", "log")
@@ -235,27 +238,66 @@ def test_a_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         EmbeddedFluss(tmp_path / "d")
 
 
-def test_an_owner_that_is_stopped_is_named(tmp_path: Path) -> None:
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has the folder ``d`` open."""
     program = (
         "import sys\nfrom fluss_df.embedded import EmbeddedFluss\n"
         f"with EmbeddedFluss({str(tmp_path / 'd')!r}):\n"
         "    print('ready', flush=True)\n    sys.stdin.read()\n"
     )
-    process = subprocess.Popen(
+    made = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-        with pytest.raises(
-            FlussError, match=rf"in use by process {process.pid} \(which is stopped"
-        ):
-            EmbeddedFluss(tmp_path / "d")
+        assert made.stdout is not None
+        assert made.stdout.readline() == "ready\n"
+        yield made
     finally:
-        process.send_signal(signal.SIGCONT)
-        process.communicate("")
+        made.send_signal(signal.SIGCONT)
+        made.communicate("")
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+
+
+def test_an_owner_that_is_stopped_is_named(tmp_path: Path, process: subprocess.Popen[str]) -> None:
+    stop(process)
+    with pytest.raises(FlussError, match=rf"in use by process {process.pid} \(which is stopped"):
+        EmbeddedFluss(tmp_path / "d")
+
+
+def test_a_backup_does_not_wait_for_an_owner_that_is_stopped(
+    tmp_path: Path, process: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup, "_FIRST_ANSWER_S", 0.5)
+    file = tmp_path / "b.tar.zst"
+    stop(process)
+    refused = rf"process {process.pid} \(which is stopped.*\), which has .*d open, does not answer"
+    with pytest.raises(FlussError, match=refused) as raised:
+        back_up_folder(tmp_path / "d", file)
+    assert raised.value.error_code == ErrorCode.REQUEST_TIME_OUT
+    assert not file.exists()
+    process.send_signal(signal.SIGCONT)
+    assert back_up_folder(tmp_path / "d", file) == file.stat().st_size
+
+
+def test_a_backup_may_take_longer_than_its_owner_may_be_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backup, "_FIRST_ANSWER_S", 0.5)
+    real = backup._write
+
+    def slow(*given: Any) -> None:
+        time.sleep(1)
+        real(*given)
+
+    monkeypatch.setattr(backup, "_write", slow)
+    with EmbeddedFluss(tmp_path / "d") as engine:
+        file = tmp_path / "b.tar.zst"
+        assert backup.ask_owner(engine.socket_path, engine.folder, file) == file.stat().st_size
 
 
 # ---- who is named as the owner

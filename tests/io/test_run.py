@@ -202,8 +202,17 @@ def test_what_cannot_be_run(
         run(rows(0, 1).lazy(), to=tmp_path / "out", checkpoint=tmp_path / "c")
     with pytest.raises(FlussError, match="trigger='soon'"):
         run(query, to=tmp_path / "out", checkpoint=tmp_path / "c", trigger="soon")
-    with pytest.raises(FlussError, match="max_rows=0"):
-        run(query, to=tmp_path / "out", checkpoint=tmp_path / "c", max_batch_rows=0)
+    for most in (0, -1, True, "5", 2.5):
+        expected = f"^max_batch_rows={most!r}: expected a whole number, at least 1"
+        with pytest.raises(FlussError, match=expected):
+            run(
+                query,
+                to=tmp_path / "out",
+                checkpoint=tmp_path / "c",
+                max_batch_rows=most,  # type: ignore[arg-type]
+            )
+        with pytest.raises(FlussError, match=f"^max_rows={most!r}: expected a whole number"):
+            MicroBatches(query, tmp_path / "c", max_rows=most)  # type: ignore[arg-type]
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(FlussError, match="is a file"):

@@ -10,6 +10,7 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -112,9 +113,15 @@ def test_a_port_that_is_taken_and_one_that_is_none() -> None:
     for port in (-1, 65536, True, "9249"):
         with pytest.raises(fluss.FlussError, match=re.escape(f"port={port!r}: expected a number")):
             start_http_server(port)  # type: ignore[arg-type]
-    for most in (-1, 1001, True):
+    for most in (-1, 1001, True, "5", None, 5.0):
         with pytest.raises(fluss.FlussError, match=f"max_tables={most!r}: expected"):
-            FlussCollector(most)
+            FlussCollector(most)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("host", [None, 1, "\udce9", "a..b", "x" * 64])
+def test_a_host_that_is_none(host: Any) -> None:
+    with pytest.raises(fluss.FlussError, match=re.escape(f"host={host!r}: expected an address")):
+        start_http_server(0, host)
 
 
 def test_without_the_extra(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
 import subprocess
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -116,3 +118,61 @@ def test_what_json_has_not_is_a_line_too() -> None:
     assert (found["message"], found["good"]) == ("said", [7, 0.5])
     assert found["counts"] == "{(1, 2): 3}"
     assert found["number"] == "nan"
+
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("cannot be shown")
+
+
+def said(message: str = "said", **extra: object) -> dict[str, Any]:
+    """Return what a logger with the formatter writes; nothing is raised and nothing else said."""
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.Logger("fluss_df.said")
+    logger.addHandler(handler)
+    logger.warning(message, extra=extra)
+    (line,) = out.getvalue().splitlines()
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def test_values_that_cannot_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    found = said(bad=Unprintable(), within={"a": [Unprintable()]}, deep=deep, good=1)
+    assert found["message"] == "said"
+    assert (found["bad"], found["within"], found["good"]) == ("<unprintable>",) * 2 + (1,)
+    assert found["deep"] == "<unprintable>"
+    assert capsys.readouterr().err == ""
+    # it is taken apart level by level, or else its end would be as deep
+    while deep:
+        (deep,) = deep  # type: ignore[assignment]
+
+
+def test_names_that_the_line_has_are_kept_beside_it() -> None:
+    found = said(time="mine", level=3, logger="l", trace_id="t", exception="e")
+    assert found["level"] == "WARNING"
+    assert found["logger"] == "fluss_df.said"
+    assert (found["extra.time"], found["extra.level"], found["extra.logger"]) == ("mine", 3, "l")
+    # no clash where the line has none of its own
+    assert (found["trace_id"], found["exception"]) == ("t", "e")
+    both: dict[str, Any] = {"time": 1, "extra.time": 2}
+    found = said(**both)
+    assert {found["extra.time"], found["extra.extra.time"]} == {1, 2}
+    record = logging.LogRecord("fluss_df", logging.INFO, "", 0, "said", (), None)
+    record.exc_text = "a traceback"
+    vars(record)["exception"] = "mine"
+    found = json.loads(JsonFormatter().format(record))
+    assert (found["exception"], found["extra.exception"]) == ("a traceback", "mine")
+
+
+def test_the_stack_that_was_asked_for() -> None:
+    record = logging.LogRecord("fluss_df", logging.INFO, "", 0, "said", (), None)
+    record.stack_info = "Stack (most recent call last):\n  here"
+    found = json.loads(JsonFormatter().format(record))
+    assert found["stack"] == "Stack (most recent call last):\n  here"
+    assert "stack" not in said()
+    assert "stack_info" not in found

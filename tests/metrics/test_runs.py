@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
+from fluss_df.metrics import start_http_server
 from tests.metrics.support import Scrape, Scraper
 
 
@@ -79,3 +83,29 @@ def test_a_batch_that_failed_is_not_counted_and_the_lag_says_so(tmp_path: Path) 
         assert scrape()("fluss_run_batches_total", **labels) == 0
         fluss.run(frame, to=lambda frame, number: None, checkpoint=checkpoint)
         assert scrape()("fluss_run_batches_total", **labels) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are UTF-8 on other systems")
+def test_a_checkpoint_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    checkpoint = tmp_path / os.fsdecode(b"caf\xe9")
+    schema = pa.schema([("n", pa.int64())])
+    with EmbeddedFluss(tmp_path / "d"), fluss.connect(tmp_path / "d") as connection:
+        descriptor = fluss.TableDescriptor(fluss.Schema(schema), bucket_count=1)
+        connection.get_admin().create_table(fluss.TablePath("fluss", "odd"), descriptor)
+        with connection.get_table("odd").new_append().create_writer() as writer:
+            writer.write_arrow(pa.table({"n": [1, 2]}, schema=schema))
+        seen: list[Scrape] = []
+        frame = fluss.scan_fluss("odd", connection=connection)
+        with start_http_server() as server:
+            scrape = Scraper(url=server.url)
+            fluss.run(
+                frame,
+                to=lambda *_: None,
+                checkpoint=checkpoint,
+                on_batch=lambda *_: seen.append(scrape()),
+            )
+            after = scrape()
+    labels = {"run": rf"{tmp_path}/caf\udce9", "table": "fluss.odd"}
+    assert after("fluss_run_records_read_total", **labels) == 2
+    assert after("fluss_run_batch_duration_seconds_count", **labels) == 1
+    assert ("fluss_run_lag_records", frozenset(labels.items())) in seen[0].samples

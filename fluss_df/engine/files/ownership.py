@@ -153,7 +153,7 @@ class FolderLock:
 
     def _in_use(self) -> FolderInUseError:
         pid = self._owner()
-        owner = "another process" if pid is None else f"process {pid}{_state(pid)}"
+        owner = "another process" if pid is None else f"process {pid}{state_of(pid)}"
         return FolderInUseError(
             f"the folder {self.folder} is in use by {owner}: close that engine, or connect to its"
             " address",
@@ -321,7 +321,7 @@ def lives(pid: int) -> bool:
     return pid > 0
 
 
-def _state(pid: int) -> str:
+def state_of(pid: int) -> str:
     """Return what to add about a process that does not run, where the system tells."""
     with contextlib.suppress(FlussError, ValueError, IndexError):
         state = (

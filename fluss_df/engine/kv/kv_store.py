@@ -52,8 +52,8 @@ _LIST_BYTES: Final = 1 << 20
 _SORTED_KEYS: Final = 64 << 10
 # how RocksDB's messages begin where files are missing, cut off or changed
 _DAMAGE: Final = ("Corruption", "IO error")
-# a folder that is still in use, another user's, or on a disk that fails
-_NO_DAMAGE: Final = (
+#: What RocksDB says of a folder that is still in use, another user's, or on a disk that fails.
+NO_DAMAGE: Final = (
     "lock hold by",
     "No locks available",
     "Permission denied",
@@ -289,7 +289,7 @@ class KvStore:
         text = f"RocksDB cannot {what} the rows of {self._name} in {self.folder}"
         refused = disk_refused(text, self.folder, error, ErrorCode.KV_STORAGE_EXCEPTION)
         refused.message = self._resources.readable(refused.message)
-        if any(text in str(error) for text in _NO_DAMAGE):
+        if any(text in str(error) for text in NO_DAMAGE):
             # the files may be sound: nothing is made again
             return FlussError(refused.message, ErrorCode.STORAGE_EXCEPTION)
         if refused.error_code == ErrorCode.KV_STORAGE_EXCEPTION and str(error).startswith(_DAMAGE):

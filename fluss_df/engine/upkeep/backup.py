@@ -30,12 +30,13 @@ from fluss_df.engine.files.files import (
     sync_data,
     sync_folder,
 )
-from fluss_df.engine.files.lock_file import engine_secret
+from fluss_df.engine.files.lock_file import engine_secret, owner_of
+from fluss_df.engine.files.ownership import state_of
 from fluss_df.engine.files.private_files import FILE
 from fluss_df.engine.log.segment import LogCopy
 from fluss_df.engine.upkeep.backup_lake import LakeInBackup, lake_of
 from fluss_df.engine.upkeep.backup_parts import part_file, remove_left_parts
-from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.errors import DeadlineExceededError, ErrorCode, FlussError
 from fluss_df.local_peers import require_own
 from fluss_df.metadata import TableBucket
 from fluss_df.protocol import messages_pb2 as pb
@@ -47,6 +48,8 @@ BACKUP_KEY: Final = 30_001
 _SUFFIXES: Final = {".tar.zst": "zstd", ".tar.lz4": "lz4"}
 _FRAME: Final = struct.Struct(">ihhi")
 _ANSWER: Final = struct.Struct(">iBi")
+# how long an owner may take to say that it knows us, which takes no work
+_FIRST_ANSWER_S: Final = 15.0
 
 
 def codec_of(file: Path) -> str:
@@ -181,11 +184,13 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 def ask_owner(socket_path: str, folder: Path, file: Path) -> int:
     """Have the engine that owns a folder write a backup; return its bytes.
 
-    Raises FlussError as :func:`back_up`; ``NETWORK_EXCEPTION`` where the owner does not answer.
+    Raises FlussError as :func:`back_up`; ``NETWORK_EXCEPTION`` where the owner ends before it has
+    answered, and ``REQUEST_TIME_OUT`` where it does nothing, as a process that was stopped.
     """
     body = os.fsencode(file.absolute())
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+            peer.settimeout(_FIRST_ANSWER_S)
             peer.connect(socket_path)
             require_own(peer, socket_path)
             known = engine_secret(socket_path, folder)
@@ -194,7 +199,16 @@ def ask_owner(socket_path: str, folder: Path, file: Path) -> int:
                     token = known.secret.encode()
                     asked = pb.AuthenticateRequest(protocol=FOLDER_PROTOCOL, token=token)
                     _ask(peer, stream, AUTHENTICATE.key, asked.SerializeToString())
+                # it is there: the backup itself takes as long as it takes
+                peer.settimeout(None)
                 return int(_ask(peer, stream, BACKUP_KEY, body))
+    except TimeoutError as error:
+        owner = owner_of(folder)
+        process = "the process" if owner is None else f"process {owner[0]}{state_of(owner[0])}"
+        raise DeadlineExceededError(
+            f"{process}, which has {folder} open, does not answer for {_FIRST_ANSWER_S:g} seconds:"
+            " end it, or try again when it has less to do"
+        ) from error
     except (OSError, struct.error) as error:
         raise FlussError(
             f"the engine that owns the folder does not answer: {error}", ErrorCode.NETWORK_EXCEPTION

@@ -33,7 +33,7 @@ from fluss_df.engine.kv.decoded_parts import parts_of
 from fluss_df.engine.kv.kv_replay import ChangeReplay
 from fluss_df.engine.kv.kv_store import KvState
 from fluss_df.engine.kv.store_folders import store_folder
-from fluss_df.engine.kv.stored_rows import stored_rows, stored_state
+from fluss_df.engine.kv.stored_rows import NotAskedError, stored_rows, stored_state
 from fluss_df.engine.lake.lake_of_table import has_lake
 from fluss_df.engine.log.recovery import load_log
 from fluss_df.engine.log.segment import Segment
@@ -57,8 +57,8 @@ _CHUNK: Final = 16 << 20
 class Finding:
     """Something that is not as it should be.
 
-    ``level`` is ``"damage"`` for what is lost; ``"note"`` for what opening the folder puts right by
-    itself. ``where`` is a file or folder.
+    ``level`` is ``"damage"`` for what is lost, or could not be verified; ``"note"`` for what opening
+    the folder puts right by itself. ``where`` is a file or folder.
     """
 
     level: Level
@@ -111,14 +111,15 @@ def check_folder(folder: Path, watch: Callable[[int], object] | None = None) -> 
         raise FlussError(f"{folder} holds no Fluss data", ErrorCode.STORAGE_EXCEPTION)
     lock = FolderLock(folder)
     try:
-        return _Checker(folder, watch or (lambda done: None)).run()
+        return _Checker(lock, watch or (lambda done: None)).run()
     finally:
         lock.release()
 
 
 class _Checker:
-    def __init__(self, folder: Path, watch: Callable[[int], object]) -> None:
-        self._folder = folder
+    def __init__(self, lock: FolderLock, watch: Callable[[int], object]) -> None:
+        self._folder = lock.folder
+        self.lock = lock
         self.watch = watch
         self.report = Report()
         self.old = False
@@ -304,7 +305,7 @@ class _Bucket:
             pass
         if state is not None:
             # the changelog has not all rows
-            for _, values in stored_rows(store_folder(self._folder)):
+            for _, values in stored_rows(store_folder(self._folder), self._checker.lock):
                 self._codec.decoder().decode_values(values)
                 self._report.rows += len(values)
 
@@ -338,14 +339,14 @@ class _Bucket:
         """Return how far RocksDB is; None where it is made again from the changelog."""
         folder = store_folder(self._folder)
         try:
-            state = stored_state(folder)
+            state = stored_state(folder, self._checker.lock)
             if state.owner not in (None, self._owner):
                 raise FlussError(f"it has the rows of {state.owner}")
             if not start <= state.applied <= end:
                 raise FlussError(
                     f"it is at offset {state.applied} of a changelog from {start} to {end}"
                 )
-        except TooManyFilesError:
+        except (TooManyFilesError, NotAskedError):
             raise
         except FlussError as error:
             if start:
@@ -375,7 +376,7 @@ class _Bucket:
             found = RowDigests(expected.piece)
             read = 0
             try:
-                for stored in stored_rows(folder):
+                for stored in stored_rows(folder, self._checker.lock):
                     read += len(stored[0])
                     decoded = self._codec.decoder().decode_values(stored[1])
                     # as the newest schema has them

@@ -110,10 +110,13 @@ class BatchOffsets:
 
 
 def local_folder(what: str, folder: str | os.PathLike[str]) -> Path:
-    """Return the path of a folder of this machine.
+    """Return the path of a folder of this machine, with ``~`` replaced by the home folder.
+
+    To give it the path that it returned changes nothing.
 
     Raises FlussError for a URL: as a path it would be a folder here with an odd name. And for an
-    empty name, which would be the folder that the program happens to be in.
+    empty name, which would be the folder that the program happens to be in. And where an earlier
+    release took ``~`` for the name of a folder, and what it wrote there is still in use.
     """
     if not os.fspath(folder).strip():
         raise FlussError(
@@ -123,7 +126,27 @@ def local_folder(what: str, folder: str | os.PathLike[str]) -> Path:
         raise FlussError(
             f"{what}={os.fspath(folder)!r} is a URL: expected the path of a folder of this machine"
         )
-    return Path(folder)
+    given = Path(folder)
+    if not given.parts or not given.parts[0].startswith("~"):
+        return given
+    # as in shells, "./~" is a folder of that name, and so is "~name" where there is no such user
+    path = Path(os.path.expanduser(folder))
+    literal = Path.cwd() / given
+    if path == given:
+        return literal
+    if _has_files(literal) and not _has_files(path):
+        raise FlussError(
+            f"{what}={os.fspath(folder)!r} is {path}, and an earlier release wrote to {literal}: to"
+            f" go on with that, move it to {path}, or say {what}={str(literal)!r}"
+        )
+    return path
+
+
+def _has_files(folder: Path) -> bool:
+    try:
+        return any(folder.iterdir())
+    except OSError:
+        return False
 
 
 class Checkpoint:

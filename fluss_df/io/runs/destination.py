@@ -36,6 +36,17 @@ _NO_TABLE: Final = (
 )
 
 
+def place_of(to: Destination) -> Destination:
+    """Return a destination, with ``~`` of a folder replaced by the home folder.
+
+    Raises FlussError as :func:`~fluss_df.io.runs.checkpoint.local_folder`.
+    """
+    if callable(to) or isinstance(to, TablePath):
+        return to
+    path = local_folder("to", to)
+    return to if path == Path(to) else path
+
+
 def table_of(connection: FlussConnection, to: str | TablePath) -> TablePath | None:
     """Return the table that ``to`` names; None when it names a folder.
 

@@ -9,6 +9,7 @@ again over the same offsets.
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
 import threading
 import time
@@ -95,6 +96,23 @@ class MicroBatch:
         return table(caption, _SPLIT, rows, len(self.splits))
 
 
+def most_rows(what: str, rows: int | None) -> int | None:
+    """Return the most rows of a batch; None for as many as there are.
+
+    Raises FlussError for what is no number of rows; ``what`` is the argument that it was given as.
+    """
+    if rows is None:
+        return None
+    try:
+        # not int: that takes texts, and cuts fractions off
+        found = 0 if isinstance(rows, bool) else operator.index(rows)
+    except TypeError:
+        found = 0
+    if found < 1:
+        raise FlussError(f"{what}={rows!r}: expected a whole number, at least 1")
+    return found
+
+
 class MicroBatches:
     """Yields the micro-batches of a query; use it in a ``with`` statement.
 
@@ -103,7 +121,7 @@ class MicroBatches:
     frame
         A query that reads at least one log table of Fluss.
     checkpoint
-        The folder that remembers how far the query got.
+        The folder that remembers how far the query got; ``~`` is the home folder.
     stream
         Which of its tables is read batch by batch, where it reads several; the others are read
         whole, as they are, for every batch.
@@ -135,8 +153,7 @@ class MicroBatches:
         stop: threading.Event | None = None,
         on_data_loss: OnDataLoss = "fail",
     ) -> None:
-        if max_rows is not None and max_rows < 1:
-            raise FlussError(f"max_rows={max_rows!r}: expected at least 1")
+        max_rows = most_rows("max_rows", max_rows)
         check_on_data_loss(on_data_loss)
         self._losses = Losses(on_data_loss)
         self._frame, scans = copy_with_scans(frame)
@@ -144,7 +161,7 @@ class MicroBatches:
         self._source = self._scan.source
         self._checkpoint = Checkpoint(checkpoint, self._source.table)
         #: What is counted of its batches.
-        self.progress = RunCounts(checkpoint, self._source.table)
+        self.progress = RunCounts(self._checkpoint.folder, self._source.table)
         self._max_rows = max_rows
         self._poll_s = poll_s
         self._stop = stop or threading.Event()

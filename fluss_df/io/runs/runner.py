@@ -15,21 +15,24 @@ from typing import Any
 import polars as pl
 
 from fluss_df.client.connection import FlussConnection, resolve_connection
+from fluss_df.client.runtime.callbacks import call_whole, refuse_lazy
 from fluss_df.hooks import undoing
 from fluss_df.io.base.durations import parse_duration
 from fluss_df.io.polars_reader import plan_digest
+from fluss_df.io.runs.checkpoint import local_folder
 from fluss_df.io.runs.claims import Claims
 from fluss_df.io.runs.destination import (
     Destination,
     check_destination,
     describe,
+    place_of,
     refuse_nested,
     refuse_source,
     table_of,
 )
 from fluss_df.io.runs.ledger import TableLedger
 from fluss_df.io.runs.losses import OnDataLoss
-from fluss_df.io.runs.micro_batches import MicroBatch, MicroBatches
+from fluss_df.io.runs.micro_batches import MicroBatch, MicroBatches, most_rows
 from fluss_df.io.runs.parquet_folder import ParquetFolder
 from fluss_df.io.runs.per_batch import changed_line, query_text, refuse_replaced_results
 from fluss_df.io.runs.run_register import Link, RunNames, RunRegister
@@ -121,10 +124,12 @@ def run(
     to
         ``"database.table"`` or a :class:`TablePath` for a Fluss table, which exists; a folder for
         Parquet files ``batch-0000000000.parquet``, ...; or a function of a frame and the number of
-        its batch. A name with a dot and without a slash is that of a table, unless only a folder
+        its batch, which has done its work when it returns: no coroutine, generator or future. A
+        name with a dot and without a slash is that of a table, unless only a folder
         of that name exists.
     checkpoint
         A folder of this run alone, for one query and one destination, and outside a folder ``to``.
+        ``~`` is the home folder, here and in ``to``.
     trigger
         ``"available-now"`` ends when nothing is left; ``"1s"``, ``"500ms"``, ``"5m"``, a timedelta
         or a number of seconds looks for new rows at that interval, until ``stop`` is set or Ctrl-C.
@@ -170,7 +175,14 @@ def run(
     >>> late.fluss.run(to="late/", checkpoint="late.checkpoint")  # doctest: +SKIP
     RunResult(fluss.flights: 1 batches, 336,776 rows read, 26,581 written)
     """
+    checkpoint = local_folder("checkpoint", checkpoint)
+    to = place_of(to)
     refuse_nested(to, checkpoint)
+    max_batch_rows = most_rows("max_batch_rows", max_batch_rows)
+    if callable(to):
+        refuse_lazy("to", to)
+    if on_batch is not None:
+        refuse_lazy("on_batch", on_batch)
     batches = MicroBatches(
         frame,
         checkpoint,
@@ -212,7 +224,7 @@ def run(
             rows_read += batch.rows
             rows_written += written
             if on_batch is not None:
-                on_batch(batch.number, batch.rows, written)
+                call_whole("on_batch", on_batch, batch.number, batch.rows, written)
     return RunResult(batches.table, count, rows_read, rows_written)
 
 
@@ -314,7 +326,8 @@ class _IntoFunction(_Target):
 
     def write(self, batch: MicroBatch) -> int:
         frame = batch.frame.collect()
-        self._function(frame, batch.number)
+        # before the commit: rows whose work is not done would be lost
+        call_whole("to", self._function, frame, batch.number)
         return frame.height
 
 

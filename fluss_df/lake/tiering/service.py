@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from fluss_df.client.context import ClientContext
+from fluss_df.client.runtime.callbacks import call_whole, refuse_lazy
 from fluss_df.client.runtime.processors import processors
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import FlussError
@@ -121,6 +122,8 @@ class TieringService(Closing):
         on_round
             Called after each round.
         """
+        if on_round is not None:
+            refuse_lazy("on_round", on_round)
         running: set[Future[TieringRound | None]] = set()
         with ThreadPoolExecutor(self._tables_at_once, "fluss-df-tier-table") as pool:
             while not self._stopping.is_set():
@@ -136,7 +139,7 @@ class TieringService(Closing):
                     for future in done:
                         result = future.result()
                         if result is not None and on_round is not None:
-                            on_round(result)
+                            call_whole("on_round", on_round, result)
                 elif not found:
                     self._stopping.wait(_POLL_S)
 

@@ -10,7 +10,7 @@ import pytest
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
-from fluss_df.io import run, scan_fluss
+from fluss_df.io import MicroBatches, run, scan_fluss
 from fluss_df.metadata import TablePath
 from tests.io.conftest import MakeTable, write
 
@@ -98,3 +98,67 @@ def test_the_files_may_lie_in_the_checkpoint(
     for _ in range(2):
         run(query, to=tmp_path / "cp" / "out", checkpoint=tmp_path / "cp")
     assert pl.read_parquet(tmp_path / "cp" / "out").height == 2
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The home folder; the program is in another one."""
+    home, here = tmp_path / "home", tmp_path / "here"
+    for folder in (home, here):
+        folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("USERPROFILE", str(home))
+    monkeypatch.chdir(here)
+    return home
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_tilde_is_the_home_folder(
+    log: TablePath, connection: FlussConnection, home: Path, kind: type[str] | type[Path]
+) -> None:
+    query = scan_fluss(log, connection=connection)
+    assert run(query, to=kind("~/out"), checkpoint=kind("~/cp")).rows_written == 2
+    assert pl.read_parquet(home / "out").height == 2
+    assert list(Path.cwd().iterdir()) == []
+    # it is the same place by each of its names
+    assert run(query, to=home / "out", checkpoint=str(home / "cp")).batches == 0
+    with MicroBatches(query, kind("~/batches")) as batches:
+        for batch in batches:
+            assert batch.rows == 2
+            batch.commit()
+        assert batches.progress.name == str(home / "batches")
+    assert (home / "batches" / "metadata.json").exists()
+    assert list(Path.cwd().iterdir()) == []
+    with pytest.raises(FlussError, match="name a folder outside"):
+        run(query, to="~/new", checkpoint=home / "new" / "cp")
+
+
+def test_a_folder_whose_name_is_a_tilde_is_written_with_a_dot(
+    log: TablePath, connection: FlussConnection, home: Path
+) -> None:
+    query = scan_fluss(log, connection=connection)
+    assert run(query, to="./~/out", checkpoint="./~/cp").rows_written == 2
+    assert run(query, to=Path.cwd() / "~" / "out", checkpoint="./~/cp").batches == 0
+    run(query, to="~nobody-of-this-name/out", checkpoint="cp")
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["cp", "~", "~nobody-of-this-name"]
+    assert list(home.iterdir()) == []
+
+
+def test_what_an_earlier_release_wrote_below_a_tilde_is_not_left_behind(
+    log: TablePath, connection: FlussConnection, home: Path
+) -> None:
+    query = scan_fluss(log, connection=connection)
+    run(query, to="./~/out", checkpoint="./~/cp")
+    literal = Path.cwd() / "~"
+    with pytest.raises(FlussError, match=r"^checkpoint='~/cp' is .*, and an earlier .*, or say "):
+        run(query, to="out", checkpoint="~/cp")
+    with pytest.raises(FlussError, match=r"^checkpoint='~/cp' is "):
+        MicroBatches(query, "~/cp")
+    with pytest.raises(FlussError, match=r"^to='~/out' is .*, and an earlier release wrote to"):
+        run(query, to="~/out", checkpoint=literal / "cp")
+    assert list(home.iterdir()) == []
+    # both ways out
+    assert run(query, to=literal / "out", checkpoint=literal / "cp").batches == 0
+    for name in ("cp", "out"):
+        (literal / name).rename(home / name)
+    assert run(query, to="~/out", checkpoint="~/cp").batches == 0
