@@ -216,10 +216,18 @@ class Statements(Merging):
             raise FlussError(f"table {info.table_path} has no partition with {shown}{spot(table)}")
         self._replace(info.table_path, None, spec)
 
-    def _compute(self, expression: exp.Expr) -> Any:
-        """Return the value of an expression without columns."""
-        query = exp.select(exp.alias_(expression.copy(), "value"))
-        return _collected(SqlScope(self).run(query)).to_arrow().column(0)[0].as_py()
+    def _compute(self, expressions: Sequence[exp.Expr]) -> list[Any]:
+        """Return the values of expressions without columns.
+
+        The name of a single one is part of messages.
+        """
+        names = ["value", *(f"value_{at}" for at in range(1, len(expressions)))]
+        items = [exp.alias_(e.copy(), n) for e, n in zip(expressions, names, strict=True)]
+        query = exp.Select(expressions=items)
+        found = _collected(SqlScope(self).run(query)).to_arrow()
+        if len(expressions) > 1 and found.num_rows != 1:
+            raise FlussError(f"{len(expressions)} expressions have {found.num_rows} rows")
+        return [column[0].as_py() for column in found.columns]
 
     def _update(self, tree: exp.Update) -> pl.DataFrame:
         """Write the rows that a query over the table finds, with their new values."""
