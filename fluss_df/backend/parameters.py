@@ -12,7 +12,7 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
-from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.backend.sql.dialect import Fluss, spot, tokens_of
 from fluss_df.errors import FlussError
 
 #: Says which type a column of a table has; None where that is not known.
@@ -31,7 +31,7 @@ def numbered(statement: str) -> str:
     Raises FlussError where both stand in it.
     """
     try:
-        tokens = sqlglot.tokenize(statement, dialect=Fluss)
+        tokens = tokens_of(statement)
     except sqlglot.errors.SqlglotError:
         return statement  # parsing it reports what is wrong
     places = [token.start for token in tokens if token.token_type == sqlglot.TokenType.PLACEHOLDER]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, ClassVar
 
+import sqlglot
 from ibis.backends.sql.dialects import Polars, Postgres
 from sqlglot import TokenType, exp
 from sqlglot.dialects.dialect import rename_func
@@ -98,6 +100,23 @@ class Fluss(Polars):  # type: ignore[misc]
             exp.DType.TIMESTAMPLTZ: "TIMESTAMPTZ",
             exp.DType.TINYINT: "TINYINT",
         }
+
+
+class Text(str):
+    """The text of a statement, whose tokens are made once, by whoever asks first.
+
+    Making them takes as long as half of the parsing. They live as long as this object.
+    """
+
+    @cached_property
+    def tokens(self) -> tuple[sqlglot.Token, ...]:
+        """The tokens; raises TokenError each time where the text has none."""
+        return tuple(sqlglot.tokenize(str(self), dialect=Fluss))
+
+
+def tokens_of(text: str) -> tuple[sqlglot.Token, ...]:
+    """Return the tokens of a text of SQL; raises TokenError for what has none."""
+    return (text if isinstance(text, Text) else Text(text)).tokens
 
 
 def spot(part: exp.Expr) -> str:

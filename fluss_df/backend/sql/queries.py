@@ -14,7 +14,7 @@ from sqlglot import exp
 
 from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.backend.sql.clauses import ONE_ROW, from_of, from_one_row, refuse_what_polars_ignores
-from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.backend.sql.dialect import Fluss, Text, spot, tokens_of
 from fluss_df.backend.sql.operands.types import clauses_in_sight
 from fluss_df.backend.sql.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
@@ -39,12 +39,14 @@ def parse(query: str) -> exp.Expr:
 
     Raises FlussError with line and column of what cannot be read.
     """
+    query = query if isinstance(query, Text) else Text(query)
     try:
         _check_commas(query)
+        parser = Fluss().parser()
         # a lone semicolon is a node where a comment belongs to it
         statements = [
             s
-            for s in sqlglot.parse(query, dialect=Fluss)
+            for s in parser.parse(list(query.tokens), str(query))
             if s is not None and not isinstance(s, exp.Semicolon)
         ]
     except sqlglot.errors.TokenError as error:
@@ -90,15 +92,16 @@ _FIRST_WORDS = (
     *("SHOW", "DESCRIBE", "EXPLAIN", "TRUNCATE", "USE"),
 )
 _T = sqlglot.TokenType
-_NO_ITEM = (_T.COMMA, _T.R_PAREN, _T.FROM, _T.SEMICOLON, _T.WHERE)
+_NEEDS_ITEM = frozenset((_T.COMMA, _T.ON))
+_NO_ITEM = frozenset((_T.COMMA, _T.R_PAREN, _T.FROM, _T.SEMICOLON, _T.WHERE))
 
 
 def _check_commas(query: str) -> None:
     """Raise for a comma or an ON that nothing follows, which sqlglot passes over."""
-    tokens = sqlglot.tokenize(query, dialect=Fluss)
-    for at, token in enumerate(tokens):
-        following = tokens[at + 1].token_type if at + 1 < len(tokens) else _T.SEMICOLON
-        if token.token_type in (_T.COMMA, _T.ON) and following in _NO_ITEM:
+    tokens = tokens_of(query)
+    kinds = [token.token_type for token in tokens]
+    for token, kind, following in zip(tokens, kinds, [*kinds[1:], _T.SEMICOLON], strict=False):
+        if kind in _NEEDS_ITEM and following in _NO_ITEM:
             column = token.col - len(token.text) + 1
             raise FlussError(
                 f"SQL cannot be read: nothing follows {token.text!r} (line {token.line}, column"
@@ -136,8 +139,7 @@ def require_no_files(tree: exp.Expr, who: str) -> None:
 
 def count_hints(query: str) -> int:
     """Return how many hints stand in a statement that can be parsed."""
-    tokens = sqlglot.tokenize(query, dialect=Fluss)
-    return sum(comment.startswith("+") for token in tokens for comment in token.comments)
+    return sum(comment.startswith("+") for token in tokens_of(query) for comment in token.comments)
 
 
 class SqlScope:
@@ -158,8 +160,9 @@ class SqlScope:
 
     def execute(self, query: str, *, eager: bool = False) -> pl.LazyFrame:
         """Return a query as a lazy frame; ``eager`` is always False."""
-        tree = parse(query)
-        return self.run(tree, count_hints(query))
+        text = Text(query)
+        tree = parse(text)
+        return self.run(tree, count_hints(text))
 
     def run(self, tree: exp.Expr, hints: int = 0) -> pl.LazyFrame:
         """Return a parsed query, with its number of hints, as a lazy frame."""
