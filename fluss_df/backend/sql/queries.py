@@ -15,6 +15,7 @@ from sqlglot import exp
 from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.backend.sql.clauses import ONE_ROW, from_of, from_one_row, refuse_what_polars_ignores
 from fluss_df.backend.sql.dialect import Fluss, Text, spot, tokens_of
+from fluss_df.backend.sql.operands.listed import group, restore, shorten
 from fluss_df.backend.sql.operands.types import clauses_in_sight
 from fluss_df.backend.sql.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
@@ -42,13 +43,9 @@ def parse(query: str) -> exp.Expr:
     query = query if isinstance(query, Text) else Text(query)
     try:
         _check_commas(query)
-        parser = Fluss().parser()
+        read: list[exp.Expr | None] = Fluss().parser().parse(list(query.tokens), str(query))
         # a lone semicolon is a node where a comment belongs to it
-        statements = [
-            s
-            for s in parser.parse(list(query.tokens), str(query))
-            if s is not None and not isinstance(s, exp.Semicolon)
-        ]
+        statements = [s for s in read if s is not None and not isinstance(s, exp.Semicolon)]
     except sqlglot.errors.TokenError as error:
         raise FlussError(f"SQL cannot be read: {_open_quote(query) or error}") from None
     except sqlglot.errors.ParseError as error:
@@ -168,6 +165,7 @@ class SqlScope:
         """Return a parsed query, with its number of hints, as a lazy frame."""
         if not isinstance(tree, exp.Query):
             raise FlussError(f"expected a query, not {tree.sql(Fluss)[:80]!r}: use raw_sql")
+        has_lists = shorten(tree)
         refuse_what_polars_ignores(tree)
         begins = tree.sql(Fluss, comments=False, unsupported_level=sqlglot.ErrorLevel.IGNORE)[:80]
         frames: dict[str, pl.LazyFrame] = {}
@@ -198,7 +196,11 @@ class SqlScope:
                 part.set("this", _plain_name(part.this))
         if from_one_row(tree):
             frames[ONE_ROW] = pl.LazyFrame({ONE_ROW: [True]})
+        if has_lists:
+            restore(tree, frames)
         prepare(tree, frames)
+        if has_lists:
+            group(tree)
         if used != hints:
             raise FlussError(
                 "a hint /*+ ... */ stands where it has no effect: it belongs behind a table's name"
