@@ -12,7 +12,7 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
-from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.backend.sql.dialect import Fluss, spot, tokens_of
 from fluss_df.errors import FlussError
 
 #: Says which type a column of a table has; None where that is not known.
@@ -31,7 +31,7 @@ def numbered(statement: str) -> str:
     Raises FlussError where both stand in it.
     """
     try:
-        tokens = sqlglot.tokenize(statement, dialect=Fluss)
+        tokens = tokens_of(statement)
     except sqlglot.errors.SqlglotError:
         return statement  # parsing it reports what is wrong
     places = [token.start for token in tokens if token.token_type == sqlglot.TokenType.PLACEHOLDER]
@@ -119,10 +119,14 @@ def literal(value: Any, number: int) -> exp.Expr:
         signed = _signed(repr(abs(plain)), math.copysign(1, plain) < 0)
         return exp.cast(signed, exp.DType.FLOAT if kind == pa.float32() else exp.DType.DOUBLE)
     if isinstance(plain, Decimal):
-        return exp.cast(
-            exp.Literal.string(f"{plain:f}"),
-            exp.DataType.build(f"DECIMAL({kind.precision}, {kind.scale})", dialect=Fluss),
+        # made of nodes, because parsing the name of a type takes as long as all else
+        sizes = (exp.Literal.number(size) for size in (kind.precision, kind.scale))
+        decimal = exp.DataType(
+            this=exp.DType.DECIMAL,
+            expressions=[exp.DataTypeParam(this=size) for size in sizes],
+            nested=False,
         )
+        return exp.cast(exp.Literal.string(f"{plain:f}"), decimal)
     if isinstance(plain, str):
         if "\0" in plain:
             raise FlussError(f"parameter {number}: a text with the character NUL has no literal")

@@ -18,6 +18,7 @@ from fluss_df.backend.backend import Backend
 from fluss_df.backend.parameters import bind, numbered, without_catalog
 from fluss_df.backend.plain_reads import PlainQuery, PlainRead, plain_query, plain_read
 from fluss_df.backend.sql.ddl import RESET
+from fluss_df.backend.sql.dialect import Text
 from fluss_df.backend.sql.queries import SqlScope, count_hints, require_no_files
 from fluss_df.backend.sql.statements import bare_statement, explained_query, parsed_statement
 from fluss_df.errors import FlussError
@@ -132,7 +133,8 @@ class QueryRun(Closing):
         self._result: pl.DataFrame | None = None
         self._failed: Exception | None = None
         self._flow = Flow(_errors)
-        self._tree = parsed_statement(numbered(statement))
+        text = Text(statement)
+        self._tree = parsed_statement(numbered(text))
         if not local_files:
             looked_at = explained_query(statement) if self._tree is None else self._tree
             if looked_at is not None:
@@ -143,22 +145,22 @@ class QueryRun(Closing):
             self._tree = bind(self._tree, parameters)
         elif parameters:
             raise FlussError(f"{statement[:40]!r} has no parameters: {len(parameters)} values came")
-        self.only_shows = self._tree is None and not RESET.fullmatch(bare_statement(statement))
+        self.only_shows = self._tree is None and not RESET.fullmatch(bare_statement(text))
         self.is_query = isinstance(self._tree, exp.Query)
         self._frame: pl.LazyFrame | None = None
         self._plain: PlainQuery | None = None
         if self.is_query:
             assert self._tree is not None
-            self._plan(self._tree)
+            self._plan(self._tree, text)
         # the query also ends where nothing refers to this object any more
         weakref.finalize(self, self._flow.end, _cancelled(None)).atexit = False
 
-    def _plan(self, tree: exp.Expr) -> None:
+    def _plan(self, tree: exp.Expr, text: Text) -> None:
         backend = self._backend
         with self._flow.running.planned(), _errors():
             if self._max_rows is None:
                 self._plain = plain_query(tree, backend)
-            frame = SqlScope(backend).run(tree, count_hints(self._statement))
+            frame = SqlScope(backend).run(tree, count_hints(text))
             if backend._tables and not backend.connection.config.uses_sasl:
                 # Frames that the backend has names for were planned before this query: copies of
                 # their scans are paused and cancelled with it. Not with SASL: a copy may have to

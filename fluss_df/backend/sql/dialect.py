@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
+import sqlglot
 from ibis.backends.sql.dialects import Polars, Postgres
 from sqlglot import TokenType, exp
 from sqlglot.dialects.dialect import rename_func
@@ -20,6 +23,53 @@ def _position(generator: Any, node: exp.StrPosition) -> str:
     # the text before it, where it is found
     before = f"CHAR_LENGTH(SPLIT_PART({text}, {part}, 1))"
     return f"CASE WHEN {place} > 1 THEN {before} + 1 ELSE {place} END"
+
+
+_PLAIN = frozenset((TokenType.NUMBER, TokenType.STRING))
+
+
+def _literals(tokens: Sequence[sqlglot.Token], begin: int) -> list[exp.Expr] | None:
+    """Return the literals of ``(1, 'a')`` in tokens; None where anything else stands in it."""
+    if begin >= len(tokens) or tokens[begin].token_type != TokenType.L_PAREN:
+        return None
+    if tokens[begin].comments:
+        return None
+    found: list[exp.Expr] = []
+    for at in range(begin + 1, len(tokens) - 1, 2):
+        token, after = tokens[at], tokens[at + 1]
+        kind = token.token_type
+        if kind not in _PLAIN or token.comments or after.comments:
+            return None
+        literal = exp.Literal(this=token.text, is_string=kind == TokenType.STRING)
+        found.append(literal.update_positions(token))
+        if after.token_type == TokenType.R_PAREN:
+            return found
+        if after.token_type != TokenType.COMMA:
+            return None
+    return None
+
+
+class Items:
+    """The literals of a long list behind IN, of which its node has the first one alone.
+
+    They are no nodes of the tree: a walk does not come to them, and copies of the node have the
+    same ones. ``grouped`` puts negative numbers in parentheses.
+    """
+
+    def __init__(self, literals: Sequence[exp.Expr], *, grouped: bool = False) -> None:
+        self.literals = literals
+        self._grouped = grouped
+
+    @cached_property
+    def text(self) -> str:
+        """The list in SQL, without the parentheses around it."""
+        write = Fluss().generator().sql
+        if not self._grouped:
+            return ", ".join(map(write, self.literals))
+        return ", ".join(
+            f"({write(literal)})" if isinstance(literal, exp.Neg) else write(literal)
+            for literal in self.literals
+        )
 
 
 class Fluss(Polars):  # type: ignore[misc]
@@ -50,6 +100,18 @@ class Fluss(Polars):  # type: ignore[misc]
 
         def _warn_unsupported(self) -> None:
             self.raise_error("there is no such statement, or not in this form", self._tokens[0])
+
+        def _parse_in(self, this: exp.Expr | None, alias: bool = False) -> exp.In:
+            """Read a list of literals, which may be long, without looking for more in each one."""
+            literals = None if alias else _literals(self._tokens, self._index)
+            if literals is None:
+                other: exp.In = super()._parse_in(this, alias=alias)
+                return other
+            # the parenthesis, the literals and the commas between them
+            self._advance(2 * len(literals))
+            found: exp.In = self.expression(exp.In(this=this, expressions=literals))
+            self._match_r_paren(found)
+            return found
 
         def _parse_types(
             self, *args: Any, with_collation: bool = False, **kwargs: Any
@@ -98,6 +160,30 @@ class Fluss(Polars):  # type: ignore[misc]
             exp.DType.TIMESTAMPLTZ: "TIMESTAMPTZ",
             exp.DType.TINYINT: "TINYINT",
         }
+
+        def in_sql(self, expression: exp.In) -> str:
+            """Write a list, of which the tree may have the first literal alone."""
+            items = expression.args.get("items")
+            if isinstance(items, Items):
+                return f"{self.sql(expression, 'this')} IN ({items.text})"
+            return str(super().in_sql(expression))
+
+
+class Text(str):
+    """The text of a statement, whose tokens are made once, by whoever asks first.
+
+    Making them takes as long as half of the parsing. They live as long as this object.
+    """
+
+    @cached_property
+    def tokens(self) -> tuple[sqlglot.Token, ...]:
+        """The tokens; raises TokenError each time where the text has none."""
+        return tuple(sqlglot.tokenize(str(self), dialect=Fluss))
+
+
+def tokens_of(text: str) -> tuple[sqlglot.Token, ...]:
+    """Return the tokens of a text of SQL; raises TokenError for what has none."""
+    return (text if isinstance(text, Text) else Text(text)).tokens
 
 
 def spot(part: exp.Expr) -> str:

@@ -14,7 +14,8 @@ from sqlglot import exp
 
 from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.backend.sql.clauses import ONE_ROW, from_of, from_one_row, refuse_what_polars_ignores
-from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.backend.sql.dialect import Fluss, Text, spot, tokens_of
+from fluss_df.backend.sql.operands.listed import group, restore, shorten
 from fluss_df.backend.sql.operands.types import clauses_in_sight
 from fluss_df.backend.sql.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
@@ -39,14 +40,12 @@ def parse(query: str) -> exp.Expr:
 
     Raises FlussError with line and column of what cannot be read.
     """
+    query = query if isinstance(query, Text) else Text(query)
     try:
         _check_commas(query)
+        read: list[exp.Expr | None] = Fluss().parser().parse(list(query.tokens), str(query))
         # a lone semicolon is a node where a comment belongs to it
-        statements = [
-            s
-            for s in sqlglot.parse(query, dialect=Fluss)
-            if s is not None and not isinstance(s, exp.Semicolon)
-        ]
+        statements = [s for s in read if s is not None and not isinstance(s, exp.Semicolon)]
     except sqlglot.errors.TokenError as error:
         raise FlussError(f"SQL cannot be read: {_open_quote(query) or error}") from None
     except sqlglot.errors.ParseError as error:
@@ -90,15 +89,16 @@ _FIRST_WORDS = (
     *("SHOW", "DESCRIBE", "EXPLAIN", "TRUNCATE", "USE"),
 )
 _T = sqlglot.TokenType
-_NO_ITEM = (_T.COMMA, _T.R_PAREN, _T.FROM, _T.SEMICOLON, _T.WHERE)
+_NEEDS_ITEM = frozenset((_T.COMMA, _T.ON))
+_NO_ITEM = frozenset((_T.COMMA, _T.R_PAREN, _T.FROM, _T.SEMICOLON, _T.WHERE))
 
 
 def _check_commas(query: str) -> None:
     """Raise for a comma or an ON that nothing follows, which sqlglot passes over."""
-    tokens = sqlglot.tokenize(query, dialect=Fluss)
-    for at, token in enumerate(tokens):
-        following = tokens[at + 1].token_type if at + 1 < len(tokens) else _T.SEMICOLON
-        if token.token_type in (_T.COMMA, _T.ON) and following in _NO_ITEM:
+    tokens = tokens_of(query)
+    kinds = [token.token_type for token in tokens]
+    for token, kind, following in zip(tokens, kinds, [*kinds[1:], _T.SEMICOLON], strict=False):
+        if kind in _NEEDS_ITEM and following in _NO_ITEM:
             column = token.col - len(token.text) + 1
             raise FlussError(
                 f"SQL cannot be read: nothing follows {token.text!r} (line {token.line}, column"
@@ -136,8 +136,7 @@ def require_no_files(tree: exp.Expr, who: str) -> None:
 
 def count_hints(query: str) -> int:
     """Return how many hints stand in a statement that can be parsed."""
-    tokens = sqlglot.tokenize(query, dialect=Fluss)
-    return sum(comment.startswith("+") for token in tokens for comment in token.comments)
+    return sum(comment.startswith("+") for token in tokens_of(query) for comment in token.comments)
 
 
 class SqlScope:
@@ -158,13 +157,15 @@ class SqlScope:
 
     def execute(self, query: str, *, eager: bool = False) -> pl.LazyFrame:
         """Return a query as a lazy frame; ``eager`` is always False."""
-        tree = parse(query)
-        return self.run(tree, count_hints(query))
+        text = Text(query)
+        tree = parse(text)
+        return self.run(tree, count_hints(text))
 
     def run(self, tree: exp.Expr, hints: int = 0) -> pl.LazyFrame:
         """Return a parsed query, with its number of hints, as a lazy frame."""
         if not isinstance(tree, exp.Query):
             raise FlussError(f"expected a query, not {tree.sql(Fluss)[:80]!r}: use raw_sql")
+        has_lists = shorten(tree)
         refuse_what_polars_ignores(tree)
         begins = tree.sql(Fluss, comments=False, unsupported_level=sqlglot.ErrorLevel.IGNORE)[:80]
         frames: dict[str, pl.LazyFrame] = {}
@@ -195,7 +196,11 @@ class SqlScope:
                 part.set("this", _plain_name(part.this))
         if from_one_row(tree):
             frames[ONE_ROW] = pl.LazyFrame({ONE_ROW: [True]})
+        if has_lists:
+            restore(tree, frames)
         prepare(tree, frames)
+        if has_lists:
+            group(tree)
         if used != hints:
             raise FlussError(
                 "a hint /*+ ... */ stands where it has no effect: it belongs behind a table's name"

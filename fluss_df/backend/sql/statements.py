@@ -21,7 +21,7 @@ from fluss_df.backend.catalog.leaves import plain_schema
 from fluss_df.backend.catalog.overwriting import Overwriting
 from fluss_df.backend.sql.arguments import require_read
 from fluss_df.backend.sql.ddl import RESET, is_shown
-from fluss_df.backend.sql.dialect import Fluss, spot, unsupported
+from fluss_df.backend.sql.dialect import Fluss, Text, spot, tokens_of, unsupported
 from fluss_df.backend.sql.merge import require_changes
 from fluss_df.backend.sql.merging import Merging
 from fluss_df.backend.sql.queries import SqlScope, count_hints, errors_of_polars, parse
@@ -79,6 +79,7 @@ class Statements(Merging):
         """
         if kwargs:
             raise FlussError(f"raw_sql has no option {min(kwargs)!r}")
+        query = Text(query)
         bare = bare_statement(query)
         if is_shown(bare):
             return self.show(bare)
@@ -216,10 +217,18 @@ class Statements(Merging):
             raise FlussError(f"table {info.table_path} has no partition with {shown}{spot(table)}")
         self._replace(info.table_path, None, spec)
 
-    def _compute(self, expression: exp.Expr) -> Any:
-        """Return the value of an expression without columns."""
-        query = exp.select(exp.alias_(expression.copy(), "value"))
-        return _collected(SqlScope(self).run(query)).to_arrow().column(0)[0].as_py()
+    def _compute(self, expressions: Sequence[exp.Expr]) -> list[Any]:
+        """Return the values of expressions without columns.
+
+        The name of a single one is part of messages.
+        """
+        names = ["value", *(f"value_{at}" for at in range(1, len(expressions)))]
+        items = [exp.alias_(e.copy(), n) for e, n in zip(expressions, names, strict=True)]
+        query = exp.Select(expressions=items)
+        found = _collected(SqlScope(self).run(query)).to_arrow()
+        if len(expressions) > 1 and found.num_rows != 1:
+            raise FlussError(f"{len(expressions)} expressions have {found.num_rows} rows")
+        return [column[0].as_py() for column in found.columns]
 
     def _update(self, tree: exp.Update) -> pl.DataFrame:
         """Write the rows that a query over the table finds, with their new values."""
@@ -302,6 +311,7 @@ class Statements(Merging):
         return SqlScope(self).run(query if where is None else query.where(where.this.copy()))
 
     def _explain(self, query: str) -> pl.DataFrame:
+        query = Text(query)
         tree = parse(query)
         if not isinstance(tree, exp.Query):
             raise FlussError(f"EXPLAIN is for queries, not for {tree.sql(Fluss)[:80]}{spot(tree)}")
@@ -350,6 +360,7 @@ def parsed_statement(query: str) -> exp.Expr | None:
 
     Raises FlussError as :func:`parse`.
     """
+    query = query if isinstance(query, Text) else Text(query)
     bare = bare_statement(query)
     if is_shown(bare) or _EXPLAIN.fullmatch(bare) or RESET.fullmatch(bare):
         return None
@@ -366,14 +377,15 @@ def explained_query(query: str) -> exp.Expr | None:
 def bare_statement(query: str) -> str:
     """Return a statement without the comments and semicolons around it."""
     try:
-        tokens = sqlglot.tokenize(query, dialect=Fluss)
+        tokens = tokens_of(query)
     except sqlglot.errors.SqlglotError:
         return query  # whoever parses it says why
-    while tokens and tokens[-1].token_type == sqlglot.TokenType.SEMICOLON:
-        tokens.pop()
-    if not tokens:
+    last = len(tokens) - 1
+    while last >= 0 and tokens[last].token_type == sqlglot.TokenType.SEMICOLON:
+        last -= 1
+    if last < 0:
         return ""
-    end = tokens[-1].end + 1
+    end = tokens[last].end + 1
     # a hint is a comment that belongs to the statement
     trailing = re.match(r"\s*/\*\+.*?\*/", query[end:], re.DOTALL)
     return query[tokens[0].start : end + (trailing.end() if trailing else 0)]

@@ -7,6 +7,7 @@ Times without a zone are of UTC where a column holds instants.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import struct
@@ -19,6 +20,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.backend.sql.operands.casts import UNKNOWN, folded
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TablePath
 from fluss_df.record.python.coerce import NANOSECONDS
@@ -26,6 +28,8 @@ from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 #: Computes an expression that is no literal.
 Compute = Callable[[exp.Expr], Any]
+#: Computes expressions by one query; it may raise where one of them alone is computed.
+ComputeAll = Callable[[Sequence[exp.Expr]], Sequence[Any]]
 
 _R = TypeRoot
 _INTEGERS = (_R.TINYINT, _R.SMALLINT, _R.INTEGER, _R.BIGINT)
@@ -48,7 +52,13 @@ _PARSED: dict[TypeRoot, tuple[str, Callable[[str], Any]]] = {
 #: Types whose values SQL writes as a text, such as '2024-01-31' for a date.
 READ_FROM_TEXT = frozenset(_PARSED)
 _TYPED = (exp.DType.DATE, exp.DType.TIME, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPLTZ)
-
+# how many expressions one query computes; a query for a single one takes two milliseconds
+_TOGETHER = 200
+# an expression that has one of these may mean something else beside other expressions
+_APART = (
+    *(exp.Query, exp.Column, exp.Star, exp.AggFunc, exp.Window, exp.UDTF, exp.Explode, exp.Rand),
+    *(exp.Anonymous, exp.Placeholder, exp.Parameter),
+)
 
 # types of Fluss that a computed value of a Python type can be; a time without a zone is in UTC
 _NAIVE = (_R.TIMESTAMP_WITHOUT_TIME_ZONE, _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE)
@@ -72,14 +82,15 @@ class _MisfitError(Exception):
 
 
 def typed_rows(
-    values: exp.Values, columns: Sequence[Column], path: TablePath, compute: Compute
+    values: exp.Values, columns: Sequence[Column], path: TablePath, compute: ComputeAll
 ) -> pa.Table:
     """Return the rows of VALUES with the types of columns.
 
     ``columns`` are those of the values in each row, in their order. ``path`` is the table's, for
-    errors. ``compute`` returns the value of an expression that is not a literal.
+    errors. ``compute`` returns the values of expressions that are not literals.
 
-    Raises FlussError for a row of another length, or a value that does not fit its column's type.
+    Raises FlussError for a row of another length, or a value that does not fit its column's type:
+    for the first one of the first column that has some.
     """
     rows = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in values.expressions]
     for number, row in enumerate(rows, 1):
@@ -88,12 +99,72 @@ def typed_rows(
                 f"table {path}: row {number} of VALUES has {len(row)} values for {len(columns)}"
                 f" columns ({', '.join(c.name for c in columns)}){spot(row[0]) if row else ''}"
             )
-    made = []
+    computed = _Computed(compute)
+    found: list[list[Any]] = []
+    # by column, the rows whose values have to be computed first
+    waiting: list[list[int]] = []
+    failed: FlussError | None = None
     for at, column in enumerate(columns):
-        cells = [row[at] for row in rows]
-        found = [_value(cell, column, path, compute) for cell in cells]
-        made.append(_array(found, cells, column, path))
+        found.append([])
+        waiting.append([])
+        for number, row in enumerate(rows):
+            before = len(computed.wanted)
+            try:
+                found[at].append(_value(row[at], column, path, computed.later))
+            except FlussError as error:
+                failed = error
+            if len(computed.wanted) > before:
+                waiting[at].append(number)
+            if failed is not None:
+                break
+        if failed is not None:
+            break
+    computed.run()
+    made = []
+    for at, column in enumerate(columns[: len(found)]):
+        for number in waiting[at]:
+            value = _value(rows[number][at], column, path, computed.value)
+            found[at][number : number + 1] = [value]
+        if failed is not None and at == len(found) - 1:
+            raise failed
+        made.append(_array(found[at], [row[at] for row in rows], column, path))
     return pa.table(made, names=[c.name for c in columns])
+
+
+class _Computed:
+    """The values of the expressions in a statement, most of them by few queries."""
+
+    def __init__(self, compute: ComputeAll) -> None:
+        #: The expressions that wait for a query.
+        self.wanted: list[exp.Expr] = []
+        self._compute = compute
+        self._values: dict[int, Any] = {}
+
+    def later(self, cell: exp.Expr) -> Any:
+        """Return the value of an expression where it is known, else None; it is wanted then."""
+        value = folded(cell)
+        if value is not UNKNOWN:
+            return value
+        self.wanted.append(cell)
+        return None
+
+    def run(self) -> None:
+        """Compute what is wanted, as far as that goes together."""
+        some = [cell for cell in self.wanted if cell.find(*_APART) is None]
+        for begin in range(0, len(some) if len(some) > 1 else 0, _TOGETHER):
+            part = some[begin : begin + _TOGETHER]
+            # where one of them fails, each is computed alone when its turn comes: so the error is
+            # that of the first one
+            with contextlib.suppress(FlussError, pa.ArrowException, ValueError, OverflowError):
+                values = self._compute(part)
+                self._values.update(
+                    (id(cell), value) for cell, value in zip(part, values, strict=True)
+                )
+
+    def value(self, cell: exp.Expr) -> Any:
+        """Return the value of an expression."""
+        value = self._values[id(cell)] if id(cell) in self._values else folded(cell)
+        return self._compute([cell])[0] if value is UNKNOWN else value
 
 
 def constant(cell: exp.Expr, column: Column, path: TablePath) -> pa.Array:
@@ -229,6 +300,8 @@ def _numeric(number: Decimal, root: TypeRoot) -> Any:
     if root in _FLOATS:
         return _float(number, root)
     if root in _INTEGERS:
+        if not number.is_finite():
+            raise _MisfitError("it is no whole number")
         if number != number.to_integral_value():
             raise _MisfitError("it has a fraction")
         return int(number)
