@@ -23,7 +23,7 @@ import polars as pl
 from ibis.backends.polars.rewrites import PandasRename
 
 from fluss_df.backend.catalog.leaves import FlussLeaf, require_types
-from fluss_df.backend.translation import UNITS, rule, translate
+from fluss_df.backend.translation import UNITS, nanoseconds, rule, translate
 from fluss_df.client.connection import FlussConnection
 from fluss_df.io.base.names import all_exact, exact
 from fluss_df.io.lookup_join import lookup_join
@@ -85,6 +85,17 @@ def common_type(one: pl.DataType, other: pl.DataType) -> pl.DataType | None:
         return None
 
 
+def joined_alike(value: pl.Expr, kind: pl.DataType, other: pl.DataType) -> pl.Expr:
+    """Return a value of a type as it is joined with one of another type."""
+    common = common_type(kind, other)
+    if common is None:
+        return value
+    if isinstance(common, pl.Datetime) and common.time_unit == "ns":
+        # years such as 9999 do not fit into the unit
+        return nanoseconds(value, kind)
+    return value.cast(common)
+
+
 def narrowed(
     table: pl.LazyFrame, path: TablePath, connection: FlussConnection, side: KeySide
 ) -> pl.LazyFrame:
@@ -94,10 +105,8 @@ def narrowed(
     if not all(kind.is_integer() and given[name].is_integer() for name, kind in casts.items()):
         left, right = [], []
         for name in side.columns:
-            common = common_type(kinds[name], given[name])
-            column = exact(name) if common is None else exact(name).cast(common)
-            left.append(column)
-            right.append(column)
+            left.append(joined_alike(exact(name), kinds[name], given[name]))
+            right.append(joined_alike(exact(name), given[name], kinds[name]))
         return table.join(side.keys, left_on=left, right_on=right, how="semi")
     return with_known_schema(KeyedScan(table, path, connection, side, casts).lazy(), kinds)
 

@@ -19,6 +19,7 @@ from ibis.formats.polars import PolarsType as _PolarsType
 
 #: Units of times, the coarsest first.
 UNITS = ("ms", "us", "ns")
+NANOSECONDS_OF_A_DAY = 86_400 * 10**9
 
 _ORIGINAL = "ibis.backends.polars.compiler"
 _COPY = "fluss_df.backend._polars_compiler"
@@ -61,6 +62,18 @@ vars(_module)["PolarsType"] = PolarsType
 
 #: Translates an operation; its keyword arguments travel with it.
 translate = _module.translate
+
+
+def nanoseconds(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    """Return a time or a day as a number of nanoseconds since 1970.
+
+    In 128 bits: those of a year that a TIMESTAMP(9) cannot hold are compared with one, too, and no
+    digit is lost. ``kind`` is the type of the value.
+    """
+    factor = NANOSECONDS_OF_A_DAY
+    if isinstance(kind, pl.Datetime):
+        factor = 1000 ** (2 - UNITS.index(kind.time_unit))
+    return value.cast(pl.Int128) * factor
 
 
 def rule(*operations: type) -> Callable[[Rule], Rule]:

@@ -15,7 +15,13 @@ from ibis.backends.polars.rewrites import PandasJoin
 from ibis.util import gen_name
 
 from fluss_df.backend.compiler.patterns import like_parts, regex_of
-from fluss_df.backend.key_lookups import JoinSide, common_type, joined_sides, keyed_leaf
+from fluss_df.backend.key_lookups import (
+    JoinSide,
+    common_type,
+    joined_alike,
+    joined_sides,
+    keyed_leaf,
+)
 from fluss_df.backend.results import DIGITS
 from fluss_df.backend.translation import PolarsType, in_type_of_ibis, rule, translate
 from fluss_df.io.base.names import all_exact, exact
@@ -59,10 +65,9 @@ def join(op: PandasJoin, **kw: Any) -> pl.LazyFrame:
         right.select(of_right).collect_schema().dtypes(),
         strict=True,
     )
-    for at, kinds in enumerate(pairs_of_kinds):
-        common = common_type(*kinds)
-        if common is not None:
-            of_left[at], of_right[at] = of_left[at].cast(common), of_right[at].cast(common)
+    for at, (one, other) in enumerate(pairs_of_kinds):
+        of_left[at] = joined_alike(of_left[at], one, other)
+        of_right[at] = joined_alike(of_right[at], other, one)
     left, right = left.with_columns(of_left), right.with_columns(of_right)
     how = {"outer": "full", "right": "left"}.get(op.how, op.how)
     if op.how == "right":

@@ -29,7 +29,7 @@ from fluss_df.backend.compiler.relations import (
     projected,
     without_nulls,
 )
-from fluss_df.backend.key_lookups import common_type, keyed_leaf
+from fluss_df.backend.key_lookups import joined_alike, keyed_leaf
 from fluss_df.backend.translation import rule, translate
 from fluss_df.io.base.names import all_exact, exact
 
@@ -221,11 +221,10 @@ def _alike(
         rows.select(k.alias(f"{at}") for at, k in enumerate(inner_keys)).collect_schema().dtypes(),
         strict=True,
     )
-    types = [common_type(*pair) for pair in kinds]
-    one, other = (
-        [k if to is None else k.cast(to) for k, to in zip(side, types, strict=True)]
-        for side in (keys, inner_keys)
-    )
+    one, other = [], []
+    for key, inner, (kind, inner_kind) in zip(keys, inner_keys, kinds, strict=True):
+        one.append(joined_alike(key, kind, inner_kind))
+        other.append(joined_alike(inner, inner_kind, kind))
     return one, other
 
 

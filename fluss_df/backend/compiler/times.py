@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dtm
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +13,9 @@ import ibis.expr.operations as ops
 import polars as pl
 
 from fluss_df.backend.compiler.literals import FIRST_YEAR, LAST_YEAR, beside, single
-from fluss_df.backend.translation import UNITS, PolarsType, rule, translate
+from fluss_df.backend.translation import UNITS, PolarsType, nanoseconds, rule, translate
 
+_DAY_OF_1970 = dtm.date(1970, 1, 1).toordinal()
 _compared = translate.dispatch(ops.Equals)
 _identical = translate.dispatch(ops.IdenticalTo)
 _in_values = translate.dispatch(ops.InValues)
@@ -111,11 +113,22 @@ def _null(value: ops.Value, values: Sequence[ops.Value]) -> ops.Value:
 
 
 def _aligned(values: Sequence[ops.Value], kw: dict[str, Any]) -> list[pl.Expr] | None:
-    """Return times in the finest unit of them; None where others than times are among them."""
+    """Return times as Polars compares them right: in the finest unit, or as numbers.
+
+    None where others than times and days are among them, or days alone, and where Polars does it
+    right as they are.
+    """
     values = [_null(value, values) for value in values]
-    if not all(value.dtype.is_timestamp() for value in values):
+    times = [value for value in values if value.dtype.is_timestamp()]
+    computed = [value for value in values if not isinstance(value, ops.Literal)]
+    if not computed or not times or any(not _is_moment(value) for value in values):
         return None
-    if all(isinstance(value, ops.Literal) for value in values):
+    if max(map(_unit, times)) == 2:
+        if any(value.dtype.is_date() or _unit(value) < 2 for value in computed):
+            # a year such as 9999 does not fit into the unit
+            return [_number(value, kw) for value in values]
+        values = [_midnight(value) for value in values]
+    elif len(times) < len(values):
         return None
     finest, zone = _common(values)
     made = []
@@ -135,6 +148,39 @@ def _aligned(values: Sequence[ops.Value], kw: dict[str, Any]) -> list[pl.Expr] |
             same = _unit(value) == finest and value.dtype.timezone == zone
             made.append(expression if same else expression.cast(kind))
     return made
+
+
+def _is_moment(value: ops.Value) -> bool:
+    return bool(value.dtype.is_timestamp() or value.dtype.is_date())
+
+
+def _midnight(value: ops.Value) -> ops.Value:
+    """Return a day that is a literal as the time at which it begins."""
+    if not value.dtype.is_date():
+        return value
+    day = value.value
+    begin = None if day is None else dtm.datetime(day.year, day.month, day.day)
+    return ops.Literal(begin, dt.timestamp)
+
+
+def _number(value: ops.Value, kw: dict[str, Any]) -> pl.Expr:
+    """Return a time or a day as a number of nanoseconds."""
+    if not isinstance(value, ops.Literal):
+        kind = PolarsType.from_ibis(value.dtype)
+        expression: pl.Expr = translate(value, **kw)
+        return nanoseconds(expression.cast(kind), kind)
+    moment = value.value
+    if moment is None:
+        return pl.lit(None, pl.Int128)
+    if not isinstance(moment, dtm.datetime):
+        moment = dtm.datetime(moment.year, moment.month, moment.day)
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(dtm.UTC)
+    seconds = (moment.toordinal() - _DAY_OF_1970) * 86_400
+    seconds += moment.hour * 3600 + moment.minute * 60 + moment.second
+    # a time of pandas has three digits more
+    fraction = moment.microsecond * 1000 + getattr(moment, "nanosecond", 0)
+    return pl.lit(seconds * 10**9 + fraction, pl.Int128)
 
 
 @rule(ops.Comparison)
@@ -304,7 +350,9 @@ def between(op: ops.Between, **kw: Any) -> pl.Expr:
         return (low[0] >= low[1]) & (high[0] <= high[1])
     kinds = [value.dtype for value in op.args]
     numbers = all(kind.is_numeric() for kind in kinds) and len(set(kinds)) > 1
-    if numbers or (kinds[0].is_date() and any(kind.is_timestamp() for kind in kinds)):
+    mixed = all(map(_is_moment, op.args)) and len({kind.is_date() for kind in kinds}) > 1
+    plain = all(isinstance(bound, ops.Literal) for bound in (lower, upper))
+    if numbers or (mixed and (kinds[0].is_date() or not plain)):
         # not cast to the argument's type, in which a bound may be rounded, lose its hours, or not
         # fit
         at_least: pl.Expr = translate(ops.GreaterEqual(op.arg, op.lower_bound), **kw)

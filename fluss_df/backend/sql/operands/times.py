@@ -2,7 +2,8 @@
 
 In Polars a TIMESTAMP(3) equals ``TIMESTAMP '2024-01-01 00:00:00.0009'``, because the microseconds
 are cut off first, and a TIMESTAMP(9) equals every time within its microsecond. Of a text beside a
-TIMESTAMP(9) whose year its 64 bits do not hold it makes a time of another year.
+TIMESTAMP(9) whose year its 64 bits do not hold it makes a time of another year, and of a day beside
+one a null.
 """
 
 from __future__ import annotations
@@ -15,10 +16,14 @@ from sqlglot import exp
 
 from fluss_df.backend.compiler.literals import FIRST_YEAR, LAST_YEAR
 from fluss_df.backend.sql.operands.types import asked_type
-from fluss_df.backend.translation import UNITS
+from fluss_df.backend.translation import NANOSECONDS_OF_A_DAY, UNITS
 
 _DIGITS = (3, 6, 9)
 _NO_PRECISION = (exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ)
+_COMPARISONS = (
+    *(exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE),
+    *(exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Between, exp.Nullif),
+)
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 _FRACTION = re.compile(r"\.(\d+)")
 # equals no time that anyone means; stands in lists for a time that is out of range
@@ -94,30 +99,102 @@ def _has_other_units(frames: Mapping[str, pl.LazyFrame]) -> bool:
 
 def _align(node: exp.Expr, values: list[exp.Expr], frames: Mapping[str, pl.LazyFrame]) -> None:
     kinds: dict[int, pl.Datetime] = {}
+    days: list[int] = []
     literals: dict[int, exp.Literal] = {}
+    others = False
     for at, value in enumerate(values):
         inner = value.unnest()
-        literal = _literal(inner)
+        literal = _literal(inner) or _day(inner)
         if literal is not None:
             literals[at] = literal
         elif not isinstance(inner, (exp.Null, exp.Literal, exp.Boolean)):
-            kind = asked_type(inner, frames)
+            # a subquery keeps its parentheses
+            asked = value if isinstance(inner, exp.Query) else inner
+            kind = asked_type(asked, frames)
             if isinstance(kind, pl.Datetime):
                 kinds[at] = kind
+            elif kind == pl.Date:
+                days.append(at)
+            else:
+                others = True
+        elif not isinstance(inner, exp.Null):
+            others = True
+    needed = {at: _needed(literal) for at, literal in literals.items()}
+    if not kinds:
+        # beside days alone Polars reads a text as a day
+        needed = {at: unit for at, unit in needed.items() if _literal(values[at].unnest())}
+        if not days or all(isinstance(values[at].unnest(), exp.Literal) for at in needed):
+            return
+    zoned = any(kind.time_zone is not None for kind in list(kinds.values())[:1])
+    units = {at: UNITS.index(kind.time_unit) for at, kind in kinds.items()}
+    finest = max([*units.values(), *needed.values()])
+    coarse = bool(days) or any(unit < 2 for unit in units.values())
+    if finest == 2 and coarse and not others and _compares(node, values):
+        _compare_exactly(node, values, {at: (literals[at], zoned) for at in literals}, units)
+        return
     if not kinds:
         return
-    zoned = next(iter(kinds.values())).time_zone is not None
-    units = [UNITS.index(kind.time_unit) for kind in kinds.values()]
-    needed = [_needed(literal) for literal in literals.values()]
-    finest = max([*units, *needed])
-    for at, kind in kinds.items():
-        if UNITS.index(kind.time_unit) < finest:
+    for at, unit in units.items():
+        if unit < finest:
             values[at].replace(_cast(values[at], zoned, finest))
+    for at in days if finest == 2 else ():
+        # of a day that has no nanoseconds Polars makes a null, and says nothing
+        values[at].replace(_cast(values[at], zoned, finest))
     for at, literal in literals.items():
-        if finest < 2 and max(units) == finest and needed[list(literals).index(at)] <= finest:
+        if finest < 2 and (
+            _day(values[at].unnest()) is not None
+            or (max(units.values()) == finest and needed[at] <= finest)
+        ):
             # as precise as its neighbour: Polars reads the text right, and pushes it into the scan
             continue
         _align_literal(node, values[at], literal, zoned, finest)
+
+
+def _compares(node: exp.Expr, values: list[exp.Expr]) -> bool:
+    """Whether a node compares its operands, and is no choice among them."""
+    if isinstance(node, exp.Case):
+        return values[0] is node.this
+    return isinstance(node, _COMPARISONS)
+
+
+def _compare_exactly(
+    node: exp.Expr,
+    values: list[exp.Expr],
+    literals: Mapping[int, tuple[exp.Literal, bool]],
+    units: Mapping[int, int],
+) -> None:
+    """Have times compared as whole numbers of nanoseconds, in 128 bits.
+
+    A time of the year 9999 does not fit into the 64 bits of a TIMESTAMP(9), and this one cut off to
+    microseconds loses digits. ``units`` has the units of operands that are no literals; those of
+    which it has none are days.
+    """
+    numbers = []
+    for at, value in enumerate(values):
+        if at in literals:
+            literal, zoned = literals[at]
+            unit = max(1, _needed(literal))
+            numbers.append(_nanoseconds(_cast(literal, zoned, unit), unit))
+        elif isinstance(value.unnest(), exp.Null):
+            numbers.append(value.copy())
+        else:
+            numbers.append(_nanoseconds(value, units.get(at)))
+    if isinstance(node, exp.Nullif):
+        # its result is the first of them, as it is
+        same = exp.EQ(this=numbers[0], expression=numbers[1])
+        values[1].replace(exp.Case().when(same, values[0].copy()))
+        return
+    for value, number in zip(values, numbers, strict=True):
+        value.replace(number)
+
+
+def _nanoseconds(value: exp.Expr, unit: int | None) -> exp.Expr:
+    """Return a time in a unit, or a day, as a number of nanoseconds since 1970."""
+    number = exp.Cast(this=exp.paren(value.copy()), to=exp.DataType.build("INT128"))
+    factor = NANOSECONDS_OF_A_DAY if unit is None else 10 ** (9 - _DIGITS[unit])
+    if factor == 1:
+        return number
+    return exp.paren(exp.Mul(this=number, expression=exp.Literal.number(factor)))
 
 
 def _align_literal(
@@ -147,6 +224,15 @@ def _literal(value: exp.Expr) -> exp.Literal | None:
     if not isinstance(value, exp.Literal) or not value.is_string:
         return None
     return value if _DAY.match(value.name) else None
+
+
+def _day(value: exp.Expr) -> exp.Literal | None:
+    """Return the text of a day behind DATE; None for all else."""
+    if not isinstance(value, exp.Cast) or value.to.this != exp.DType.DATE:
+        return None
+    text = value.this.unnest()
+    is_day = isinstance(text, exp.Literal) and text.is_string and _DAY.fullmatch(text.name)
+    return text if is_day else None
 
 
 def _digits(literal: exp.Literal) -> int:

@@ -1,0 +1,216 @@
+"""Days and times whose nanoseconds 64 bits do not hold, beside times that have nanoseconds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ibis
+import polars as pl
+import pytest
+
+from fluss_df.backend import Backend
+
+_DAY = 86_400 * 10**9
+_FACTORS = {"d": _DAY, "t3": 10**6, "t6": 1000, "t9": 1, "z6": 1000, "z9": 1}
+_KINDS = {
+    "d": pl.Date(),
+    "t3": pl.Datetime("ms"),
+    "t6": pl.Datetime("us"),
+    "t9": pl.Datetime("ns"),
+    "z6": pl.Datetime("us", "UTC"),
+    "z9": pl.Datetime("ns", "UTC"),
+}
+_PAIRS = [
+    *(("d", "t9"), ("t9", "d"), ("t6", "t9"), ("t9", "t6"), ("t3", "t9"), ("t9", "t3")),
+    *(("z6", "z9"), ("z9", "z6")),
+]
+_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+Numbers = dict[str, list[int | None]]
+
+
+def _numbers(rows: int) -> Numbers:
+    """Return times as nanoseconds since 1970: near each other, near the ends of 64 bits, far."""
+    chance = random.Random(7)
+    first, last = (
+        (dt.date(year, month, day).toordinal() - dt.date(1970, 1, 1).toordinal()) * _DAY
+        for year, month, day in ((1, 1, 1), (9999, 12, 31))
+    )
+    ends = [2**63 - 1, -(2**63) + 1]
+    near = [0, 20_000 * _DAY, -300 * _DAY, *ends]
+
+    def one(name: str) -> int | None:
+        draw = chance.random()
+        if draw < 0.1:
+            return None
+        moment = chance.choice(near)
+        if draw < 0.8:
+            moment += chance.choice([0, 0, 1, -1, 999, -999, 1000, -1000, 10**6, -(10**6)])
+        elif draw < 0.9:
+            moment = chance.choice([first, last, first + 1000, last + _DAY - 1000])
+        if _FACTORS[name] == 1:
+            return min(max(moment, ends[1]), ends[0])
+        # a day or so further is beyond what 64 bits hold, too
+        return (moment // _FACTORS[name] + chance.choice([0, 0, 0, 1])) * _FACTORS[name]
+
+    found: Numbers = {name: [one(name) for _ in range(rows)] for name in _FACTORS}
+    for name in found:
+        # some are the same
+        for at in range(0, rows, 5):
+            others = [found[other][at] for other in found if other != name]
+            same = [n for n in others if n is not None and n % _FACTORS[name] == 0]
+            if same and (_FACTORS[name] > 1 or ends[1] <= same[0] <= ends[0]):
+                found[name][at] = same[0]
+    return found
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Iterator[tuple[Backend, Numbers]]:
+    backend = Backend()
+    backend.do_connect(":memory:")
+    numbers = _numbers(400)
+    frame = pl.DataFrame({"id": pl.int_range(400, dtype=pl.Int32, eager=True)}).with_columns(
+        pl.Series(name, [None if n is None else n // _FACTORS[name] for n in values], pl.Int64)
+        .cast(pl.Int32 if name == "d" else pl.Int64)
+        .cast(_KINDS[name])
+        for name, values in numbers.items()
+    )
+    backend.create_table("r", frame)
+    yield backend, numbers
+    backend.disconnect()
+
+
+def _both(numbers: Numbers, one: str, other: str) -> list[tuple[Any, Any]]:
+    return list(zip(numbers[one], numbers[other], strict=True))
+
+
+def _truth(compare: Callable[[Any, Any], Any], one: Any, other: Any) -> bool | None:
+    return None if one is None or other is None else compare(one, other)
+
+
+def _sql(con: Backend, condition: str) -> list[Any]:
+    found = con.raw_sql(f"SELECT id, {condition} AS x FROM r ORDER BY id")["x"]
+    return list(found.to_list())
+
+
+def _ibis(con: Backend, condition: Any) -> list[Any]:
+    table = con.table("r")
+    return list(con.compile(table.select(table.id, x=condition)).sort("id").collect()["x"])
+
+
+@pytest.mark.parametrize(("one", "other"), _PAIRS)
+def test_times_are_compared_as_whole_numbers_are(
+    drawn: tuple[Backend, Numbers], one: str, other: str
+) -> None:
+    con, numbers = drawn
+    t = con.table("r")
+    pairs = _both(numbers, one, other)
+    assert any(a == b is not None for a, b in pairs)
+    for sign, compare in _COMPARED.items():
+        expected = [_truth(compare, a, b) for a, b in pairs]
+        assert _sql(con, f"{one} {sign} {other}") == expected
+        assert _sql(con, f"NOT ({one} {sign} {other})") == [
+            None if e is None else not e for e in expected
+        ]
+        assert _ibis(con, compare(t[one], t[other])) == expected
+    same = [a == b for a, b in pairs]
+    assert _sql(con, f"{one} IS NOT DISTINCT FROM {other}") == same
+    assert _sql(con, f"{one} IS DISTINCT FROM {other}") == [not s for s in same]
+    assert _ibis(con, t[one].identical_to(t[other])) == same
+    equal = [_truth(operator.eq, a, b) for a, b in pairs]
+    assert _sql(con, f"{one} IN ({other}, {other})") == equal
+    assert _ibis(con, t[one].isin([t[other]])) == equal
+    assert _sql(con, f"NULLIF({one}, {other}) IS NULL") == [a is None or a == b for a, b in pairs]
+    assert _sql(con, f"CASE {one} WHEN {other} THEN TRUE ELSE FALSE END") == [
+        e is True for e in equal
+    ]
+    between = [
+        _truth(operator.ge, a, b) if b is None or a is None or a < b else True for a, b in pairs
+    ]
+    assert _sql(con, f"{one} BETWEEN {other} AND {one}") == between
+    assert _ibis(con, t[one].between(t[other], t[one])) == between
+
+
+@pytest.mark.parametrize(("one", "other"), _PAIRS)
+def test_times_are_joined_as_whole_numbers_are(
+    drawn: tuple[Backend, Numbers], one: str, other: str
+) -> None:
+    con, numbers = drawn
+    expected = sorted(
+        (at, to)
+        for at, a in enumerate(numbers[one])
+        for to, b in enumerate(numbers[other])
+        if a is not None and a == b
+    )
+    assert expected
+    joined = con.raw_sql(
+        f"SELECT x.id AS a, y.id AS b FROM r AS x JOIN r AS y ON x.{one} = y.{other}"
+    )
+    assert sorted(joined.rows()) == expected
+    t = con.table("r")
+    u = t.view()
+    pairs = con.compile(t.join(u, t[one] == u[other]).select(t.id, b=u.id)).collect()
+    assert sorted(pairs.rows()) == expected
+    ids = con.compile(t.filter(t[one].isin(u[other])).select("id")).collect()["id"]
+    assert sorted(ids) == sorted({at for at, _ in expected})
+
+
+@pytest.mark.parametrize("year", [1, 1677, 1678, 1970, 2024, 2262, 2263, 9999])
+def test_days_that_are_literals_are_compared_as_whole_numbers_are(
+    drawn: tuple[Backend, Numbers], year: int
+) -> None:
+    con, numbers = drawn
+    t = con.table("r")
+    day = dt.date(year, 1, 1)
+    number = (day.toordinal() - dt.date(1970, 1, 1).toordinal()) * _DAY
+    for name in ("t9", "z9", "t6"):
+        for sign, compare in _COMPARED.items():
+            expected = [_truth(compare, n, number) for n in numbers[name]]
+            assert _sql(con, f"{name} {sign} DATE '{day}'") == expected
+            assert _sql(con, f"{name} {sign} (SELECT MIN(DATE '{day}') FROM r)") == expected
+            assert _ibis(con, compare(t[name], ibis.literal(day))) == expected
+        equal = [_truth(operator.eq, n, number) for n in numbers[name]]
+        assert _sql(con, f"{name} IN (DATE '{day}', DATE '{day}')") == equal
+        assert _sql(con, f"{name} BETWEEN DATE '{day}' AND DATE '{day}'") == equal
+        assert _sql(con, f"{name} BETWEEN DATE '{day}' AND d") == [
+            None if n is None or (d is None and n >= number) else number <= n <= (d or 0)
+            for n, d in _both(numbers, name, "d")
+        ]
+        assert _ibis(con, t[name].isin([day])) == equal
+        assert _ibis(con, t[name].between(day, day)) == equal
+
+
+@pytest.mark.parametrize("name", ["d", "t3", "t6"])
+def test_coarser_times_are_compared_with_nanoseconds_of_literals(
+    drawn: tuple[Backend, Numbers], name: str
+) -> None:
+    con, numbers = drawn
+    text = "1970-01-01 00:00:00.000000001"
+    for sign, compare in _COMPARED.items():
+        expected = [_truth(compare, n, 1) for n in numbers[name]]
+        assert _sql(con, f"{name} {sign} TIMESTAMP '{text}'") == expected
+        literal = ibis.literal(text).cast("timestamp(9)")
+        assert _ibis(con, compare(con.table("r")[name], literal)) == expected
+
+
+def test_rows_of_far_days_are_deleted_and_changed() -> None:
+    con = Backend()
+    con.do_connect(":memory:")
+    con.raw_sql("CREATE TABLE e (id INT, d DATE, t TIMESTAMP(9), PRIMARY KEY (id) NOT ENFORCED)")
+    start = "'2024-01-01 00:00:00'"
+    con.raw_sql(f"INSERT INTO e VALUES (1, '9999-12-31', {start}), (2, '0001-01-01', {start})")
+    con.raw_sql("UPDATE e SET d = DATE '2000-01-01' WHERE d > t")
+    assert con.table("e").filter(ibis._.id == 1).d.to_pyarrow().to_pylist() == [dt.date(2000, 1, 1)]
+    con.raw_sql("DELETE FROM e WHERE t < DATE '9999-12-31'")
+    assert con.table("e").count().execute() == 0
+    con.disconnect()
