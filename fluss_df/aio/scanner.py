@@ -26,6 +26,7 @@ import fluss_df.client.scan.batch_scanner as core_batch
 import fluss_df.client.scan.log_scanner as core_scanner
 import fluss_df.client.scan.snapshot_scanner as core_snapshot
 from fluss_df.aio.bridge import Facade, like, submit, watched
+from fluss_df.aio.kept import Kept, Polled, Whole
 from fluss_df.client.fetch.row_filter import part_of
 from fluss_df.client.scan.records import RecordBatch, ScanRecord, ScanRecords, record_batches
 from fluss_df.hooks import EndStep, at_end, undoing
@@ -33,8 +34,6 @@ from fluss_df.metadata import TableBucket
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from fluss_df.client.scan.fetch_buffer import Taken
 
 C = TypeVar("C")
 T = TypeVar("T")
@@ -68,11 +67,12 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         self._problems: deque[BaseException] = deque()
         # the number of calls whose rows somebody waits for
         self._awaited = 0
-        # results of calls that were cancelled before they were returned
-        self._kept: deque[Taken] = deque()
-        self._kept_tables: deque[pa.Table] = deque()
+        # what calls read that were cancelled before they returned it
+        self._kept = Kept()
+        # how many times subscriptions have changed
+        self._changes = 0
         # the poll whose records or batches an ``async for`` yields, and how many it has yielded
-        self._iterated: Taken = []
+        self._iterated: Polled | None = None
         self._yielded = 0
         _scanners.add(self)
 
@@ -114,10 +114,11 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     ) -> None:
         """Have the scanner's thread subscribe, after the calls that were made before.
 
-        What polls kept of these buckets is forgotten, as is what the scanner itself holds of them.
+        What was kept of these buckets is forgotten, as is what the scanner itself holds of them.
         """
         self._keep_unyielded()
-        gone = {*buckets}
+        self._changes += 1
+        gone, change = {*buckets}, self._changes
 
         def work() -> None:
             try:
@@ -125,14 +126,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
             except BaseException as error:
                 self._problems.append(error)
                 return
-            for _ in range(len(self._kept)):
-                rest = [
-                    (position, decoded)
-                    for position, decoded in self._kept.popleft()
-                    if (position.bucket.partition_id, position.bucket.bucket_id) not in gone
-                ]
-                if rest:
-                    self._kept.append(rest)
+            self._kept.forget(gone, change)
 
         self._thread.submit(work)
 
@@ -144,30 +138,29 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         One more where the last two are those of an update. Waits up to ``timeout_ms`` for the
         first; the result is empty when none came.
         """
-        return ScanRecords(await self._poll(timeout_ms, records=True))
+        return ScanRecords((await self._poll(timeout_ms, records=True)).parts)
 
     async def poll_record_batch(self, timeout_ms: int) -> list[RecordBatch]:
         """Return log batches with their bucket and offsets; waits up to ``timeout_ms``."""
-        return record_batches(await self._poll(timeout_ms, records=False))
+        return record_batches((await self._poll(timeout_ms, records=False)).parts)
 
     async def poll_arrow(self, timeout_ms: int) -> pa.Table:
         """Return the rows that came as one table, which is empty when none came."""
-        return self._core.as_table(await self._poll(timeout_ms, records=False))
+        return self._table_of(await self._poll(timeout_ms, records=False))
 
-    async def _poll(self, timeout_ms: float, *, records: bool) -> Taken:
+    async def _poll(self, timeout_ms: float, *, records: bool) -> Polled:
         given_up = threading.Event()
         self._keep_unyielded()
+        change = self._changes
 
-        def work() -> Taken:
-            if self._kept:
-                return self._kept.popleft()
-            return self._core.take(timeout_ms, records=records, given_up=given_up)
+        def work() -> Polled:
+            kept = self._kept.take_polled()
+            if kept is not None:
+                return kept
+            taken = self._core.take(timeout_ms, records=records, given_up=given_up)
+            return Polled(self._kept.next_order(), change, taken)
 
-        def keep(taken: Taken) -> None:
-            if taken:
-                self._kept.append(taken)
-
-        return await self._run(work, keep, given_up)
+        return await self._run(work, lambda polled: [polled], given_up)
 
     async def to_arrow(self) -> pa.Table:
         """Return all rows of the subscribed buckets up to their latest offset.
@@ -175,41 +168,49 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         The scanner goes on from there. Rows are ordered by partition, bucket and offset; those of
         an earlier call that was cancelled come first.
         """
+        return (await self._read_all())[0]
+
+    async def _read_all(self) -> tuple[pa.Table, list[Polled | Whole]]:
+        """Return all rows, and the reads that they are of."""
         self._keep_unyielded()
+        change = self._changes
 
-        def work() -> pa.Table:
-            table = self._core.to_arrow()
-            kept = self._all_kept()
-            return pa.concat_tables([*kept, table]) if kept else table
+        def work() -> tuple[pa.Table, list[Polled | Whole]]:
+            parts = self._core.to_tables()
+            reads = [*self._kept.take_all(), Whole(self._kept.next_order(), change, parts)]
+            return pa.concat_tables(map(self._table_of, reads)), reads
 
-        return await self._run(work, self._kept_tables.append)
+        return await self._run(work, lambda result: result[1])
 
     async def to_pandas(self) -> pd.DataFrame:
         """Return all rows up to the latest offset as a pandas DataFrame."""
-        table = await self.to_arrow()
+        table, reads = await self._read_all()
         # the next call has it where this one is cancelled, or there is no pandas
-        with undoing(lambda: self._kept_tables.appendleft(table)):
-            frame: pd.DataFrame = await self._run(table.to_pandas, lambda _: None)
+        with undoing(lambda: self._kept.put(reads)):
+            frame: pd.DataFrame = await self._run(table.to_pandas, lambda _: [])
         return frame
 
     def to_arrow_batch_reader(self) -> pa.RecordBatchReader:
         """Return a lazy reader of all rows up to the latest offset, in bounded memory.
 
         The reader blocks the thread that reads from it: read in a thread other than the event
-        loop's. It ends at the offset where the log ended when this method was called.
+        loop's. It ends at the offset where the log ended when this method was called. The next call
+        that reads has the rows that it did not return.
         """
         self._keep_unyielded()
 
-        def work() -> tuple[list[pa.Table], pa.RecordBatchReader]:
+        def work() -> tuple[list[Polled | Whole], pa.RecordBatchReader]:
             reader = self._core.to_arrow_batch_reader()
-            return self._all_kept(), reader
+            return self._kept.present(), reader
 
         made = self._thread.submit(self._checked, work)
 
         def batches() -> Iterator[pa.RecordBatch]:
             kept, reader = made.result()
-            for table in kept:
-                yield from table.to_batches()
+            for read in kept:
+                # taken as they are yielded: what is not stays for the next call
+                while (part := self._kept.take_part(read)) is not None:
+                    yield from self._table_of(part).to_batches()
             yield from reader
 
         return pa.RecordBatchReader.from_batches(self._core.schema, batches())
@@ -219,25 +220,30 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         while True:
             # grouped by bucket, as ScanRecords has them
             order: dict[TableBucket, int] = {}
-            taken = sorted(
-                await self._poll(_ITERATION_MS, records=records),
-                key=lambda entry: order.setdefault(entry[0].bucket, len(order)),
-            )
-            self._iterated, self._yielded = taken, 0
+            polled = await self._poll(_ITERATION_MS, records=records)
+            polled.parts.sort(key=lambda entry: order.setdefault(entry[0].bucket, len(order)))
+            taken = polled.parts
+            self._iterated, self._yielded = polled, 0
             for item in ScanRecords(taken) if records else record_batches(taken):
                 self._yielded += 1
                 yield item
-                if self._iterated is not taken:
+                if self._iterated is not polled:
                     break  # another call has returned the rest meanwhile
 
-    def _all_kept(self) -> list[pa.Table]:
-        """Return, and forget, what was kept for the next call that reads all rows."""
-        kept = [self._core.as_table(self._kept.popleft()) for _ in range(len(self._kept))]
-        return kept + [self._kept_tables.popleft() for _ in range(len(self._kept_tables))]
+    def _table_of(self, read: Polled | Whole) -> pa.Table:
+        """Return what a call read as one table."""
+        if isinstance(read, Polled):
+            return self._core.as_table(read.parts)
+        # not schema.empty_table(), which imports pandas
+        empty = pa.Table.from_batches([], self._core.schema)
+        return pa.concat_tables([empty, *(table for _, table in read.parts)])
 
     def _keep_unyielded(self) -> None:
         """Keep what an ``async for`` that was left early did not yield, for the next call."""
-        rest, self._iterated = self._iterated, []
+        polled, self._iterated = self._iterated, None
+        if polled is None:
+            return
+        rest = polled.parts
         if not self._core.yields_records:
             rest = rest[self._yielded :]
         else:
@@ -248,8 +254,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
                 if rows > skipped:
                     rest = [(position, part_of(decoded, skipped, rows - skipped)), *rest]
                 skipped = max(0, skipped - rows)
-        if rest:
-            self._kept.appendleft(rest)
+        self._kept.put([Polled(polled.order, polled.change, rest)])
 
     async def close(self) -> None:
         """Close the sockets; a second call does nothing.
@@ -269,10 +274,10 @@ class LogScanner(Facade[core_scanner.LogScanner]):
     async def _run(
         self,
         work: Callable[[], T],
-        keep: Callable[[T], None],
+        reads: Callable[[T], Iterable[Polled | Whole]],
         given_up: threading.Event | None = None,
     ) -> T:
-        """Run a call on the scanner's thread; ``keep`` gets its result if this is cancelled."""
+        """Run a call on the scanner's thread; the reads of its result are kept if nobody waits."""
         future = self._thread.submit(self._checked, work)
         self._awaited += 1
         try:
@@ -280,7 +285,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         except asyncio.CancelledError:
             if given_up is not None:
                 given_up.set()
-            future.add_done_callback(partial(_keep_result, keep))
+            future.add_done_callback(partial(_keep_result, self._kept, reads))
             raise
         finally:
             self._awaited -= 1
@@ -298,9 +303,11 @@ def _give_up_all() -> None:
 at_end(EndStep.SCANNERS, _give_up_all)
 
 
-def _keep_result(keep: Callable[[Any], None], future: Future[Any]) -> None:
+def _keep_result(
+    kept: Kept, reads: Callable[[T], Iterable[Polled | Whole]], future: Future[T]
+) -> None:
     if not future.cancelled() and future.exception() is None:
-        keep(future.result())
+        kept.put(reads(future.result()))
 
 
 class _Read(Facade[C]):

@@ -25,6 +25,7 @@ from fluss_df.client.runtime.encoders import compute_threads
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import FlussError
 from fluss_df.hooks import ExitStep, ForkStep, after_fork, at_exit
+from fluss_df.metadata import TableBucket
 from fluss_df.record.log.log_batch import Compression
 from fluss_df.schema import TableInfo
 
@@ -78,6 +79,8 @@ class ParallelRead(Generic[T]):
         The filter by which servers may leave out log batches.
     views
         Whether ``convert`` gets strings and binary data of Arrow batches as views.
+    rows_by_bucket
+        Gets the number of decoded rows of each bucket, where it is a dict.
     apart
         Whether each table that ``convert`` gets has rows of one bucket only. Otherwise small
         buckets are decoded together, which is three times as quick.
@@ -97,6 +100,7 @@ class ParallelRead(Generic[T]):
         server_filter: ServerFilter | None = None,
         views: bool = False,
         apart: bool = False,
+        rows_by_bucket: dict[TableBucket, int] | None = None,
     ) -> None:
         self._decoder = TableDecoder(
             connection,
@@ -110,6 +114,7 @@ class ParallelRead(Generic[T]):
             if ahead_bytes is None
             else min(PIECE_BYTES, ahead_bytes // 2 + 1),
         )
+        self._decoder.rows_by_bucket = rows_by_bucket
         self.schema = self._decoder.schema
         servers = len({connection.cluster.known_leader(p.bucket) for p in positions})
         self._lanes = max(1, connection.config.scanner_fetch_connections * max(1, servers))
@@ -424,10 +429,12 @@ def read_table(
     metadata_columns: Sequence[str] = (),
     server_filter: ServerFilter | None = None,
     given_up: threading.Event | None = None,
+    rows_by_bucket: dict[TableBucket, int] | None = None,
 ) -> pa.Table:
     """Read positions with several threads, into one table in their order.
 
-    Raises FlussError within 0.2 s after ``given_up`` was set.
+    ``rows_by_bucket``, where it is a dict, gets how many rows each bucket has. Raises FlussError
+    within 0.2 s after ``given_up`` was set.
     """
     read = ParallelRead[pa.Table](
         connection,
@@ -439,6 +446,7 @@ def read_table(
         lambda table: table,
         ahead_bytes=None,
         server_filter=server_filter,
+        rows_by_bucket=rows_by_bucket,
     )
     with read:
         tables = []

@@ -27,6 +27,7 @@ from fluss_df.metadata import (
     LOG_OFFSET_COLUMN,
     PARTITION_COLUMN,
     ChangeType,
+    TableBucket,
     require_columns,
 )
 from fluss_df.record.layout.columns import without_columns
@@ -126,6 +127,9 @@ class TableDecoder:
     ``piece_bytes`` received bytes are decoded at once, but never less than one log batch.
 
     ``projection`` is the indexes of the columns to ask servers for, ascending; None for all.
+
+    ``rows_by_bucket`` is None, or a dict in which decoded rows are counted; not those of
+    :meth:`decode_batches`.
     """
 
     def __init__(
@@ -161,6 +165,7 @@ class TableDecoder:
         self.schema = pa.schema([*fields, *(METADATA_FIELDS[name] for name in metadata_columns)])
         self._projected_decoder: _Decoder | None = None
         self._whole_decoder: _Decoder | None = None
+        self.rows_by_bucket: dict[TableBucket, int] | None = None
 
     def _decoder(self, projected: bool, headers: LogHeaders) -> _Decoder:
         missing = [i for i in set(headers.schema_id.tolist()) if i not in self._schemas]
@@ -283,6 +288,8 @@ class TableDecoder:
         elif wanted is not None:
             table = without_columns(int(wanted.sum()))
         self._count(table.num_rows, len(whole.headers))
+        for position, chunk in chunks if self.rows_by_bucket is not None else ():
+            self._count_of(position, int(chunk.wanted(position.stop)[1].sum()))
         return table
 
     def _cut(self, position: Position, chunk: Chunk) -> list[_Part]:
@@ -337,6 +344,7 @@ class TableDecoder:
     def _decode(self, part: _Part) -> pa.Table:
         table = self._table(part)
         self._count(table.num_rows, part.last - part.first)
+        self._count_of(part.positions[0], table.num_rows)
         return table
 
     def _table(self, part: _Part) -> pa.Table:
@@ -408,6 +416,12 @@ class TableDecoder:
         )
         self._count(sum(b.batch.num_rows for b in batches), len(batches))
         return [self._batch_with_metadata(batch, position) for batch in batches]
+
+    def _count_of(self, position: Position, rows: int) -> None:
+        counts = self.rows_by_bucket
+        if counts is not None:
+            with self._lock:
+                counts[position.bucket] = counts.get(position.bucket, 0) + rows
 
     def _count(self, rows: int, batches: int) -> None:
         self._metrics.add(rows=rows, batches=batches)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from fluss_df.client.scan.bounded_reads import Make
 from fluss_df.client.scan.fetch_buffer import Taken
-from fluss_df.client.scan.lazy_read import Make
 from fluss_df.client.scan.log_scanner import LogScanner
 from fluss_df.client.scan.records import RecordBatch
 from fluss_df.errors import FlussError

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+import fluss_df.client.scan.bounded_reads as bounded
 from fluss_df.client.fetch.parallel import read_table
 from fluss_df.client.fetch.position import Position
 from fluss_df.client.fetch.row_filter import RowFilter
@@ -18,7 +19,6 @@ from fluss_df.client.runtime.awaitable import Ready, ready
 from fluss_df.client.runtime.io_thread import reset_after_fork
 from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.client.scan.fetch_buffer import FetchBuffer, Handover, Taken
-from fluss_df.client.scan.lazy_read import Make, lazy_read
 from fluss_df.client.scan.records import RecordBatch, ScanRecords, record_batches
 from fluss_df.client.table_questions import TableQuestions
 from fluss_df.errors import ErrorCode, FlussError
@@ -29,7 +29,6 @@ from fluss_df.metadata import (
     LATEST_OFFSET,
     OffsetSpec,
     TableBucket,
-    require_bucket,
 )
 from fluss_df.pushdown.predicate import Predicate
 from fluss_df.schema import TableInfo
@@ -161,7 +160,8 @@ class LogScanner(Ready, Closing):
                 f"table {self._info.table_path} has partitions: use subscribe_partition",
                 ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION,
             )
-        self._check((None, bucket, offset) for bucket, offset in bucket_offsets.items())
+        starts = ((None, bucket, offset) for bucket, offset in bucket_offsets.items())
+        bounded.require_starts(self._connection, self._info, starts)
 
     def check_partition_buckets(self, offsets: Mapping[tuple[int, int], int]) -> None:
         """Refuse what :meth:`subscribe_partition_buckets` would refuse without the cluster."""
@@ -170,19 +170,8 @@ class LogScanner(Ready, Closing):
                 f"table {self._info.table_path} has no partitions: use subscribe",
                 ErrorCode.TABLE_NOT_PARTITIONED_EXCEPTION,
             )
-        self._check((*key, offset) for key, offset in offsets.items())
-
-    def _check(self, positions: Iterable[tuple[int | None, int, int]]) -> None:
-        """Refuse buckets that the table does not have, and start offsets that cannot be."""
-        for partition_id, bucket, offset in positions:
-            count = self._connection.cluster.buckets_of(self._info, partition_id)
-            require_bucket(bucket, count, self._info.table_path)
-            if offset < LATEST_OFFSET and offset != EARLIEST_OFFSET:
-                raise FlussError(
-                    f"invalid start offset {offset}: expected 0 or more, EARLIEST_OFFSET (-2) or"
-                    " LATEST_OFFSET (-1)",
-                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
-                )
+        starts = ((*key, offset) for key, offset in offsets.items())
+        bounded.require_starts(self._connection, self._info, starts)
 
     def _subscribe(self, offsets: Mapping[Any, int]) -> None:
         names: dict[int, str] = {}
@@ -368,14 +357,15 @@ class LogScanner(Ready, Closing):
             self._go_back()
             positions = list(self._subscriptions.values())
         ends = self._offsets(positions, OffsetSpec.latest())
-        self._check_named(ends)
+        for key, position in self._subscriptions.items():
+            bounded.require_within(position, self._named.get(key), ends, self._buffer.where)
         with self._lock:
             self._buffer.clear(positions)
-            bounded = []
+            found = []
             for position in positions:
                 end = ends[position.bucket]
                 if end > position.offset:
-                    bounded.append(
+                    found.append(
                         Position(
                             position.bucket,
                             position.partition_name,
@@ -385,24 +375,29 @@ class LogScanner(Ready, Closing):
                         )
                     )
                 position.move(max(position.offset, end))
-        return sorted(bounded, key=lambda p: (p.partition_name or "", p.bucket.bucket_id))
-
-    def _check_named(self, ends: Mapping[TableBucket, int]) -> None:
-        """Refuse a start offset behind the end of the log, if nothing was read from it yet."""
-        for key, position in self._subscriptions.items():
-            end = ends.get(position.bucket)
-            if end is not None and self._named.get(key) == position.offset > end:
-                where = self._buffer.where(position)
-                raise FlussError(
-                    f"offset {position.offset} is out of range: {where} ends at {end}",
-                    ErrorCode.LOG_OFFSET_OUT_OF_RANGE_EXCEPTION,
-                )
+        return sorted(found, key=lambda p: (p.partition_name or "", p.bucket.bucket_id))
 
     def to_arrow(self) -> pa.Table:
         """Return all rows of the subscribed buckets up to their latest offset.
 
         The scanner goes on from there. Rows are ordered by partition, bucket and offset.
         """
+        return self._read_all(lambda table, *_: self._whole(table))
+
+    def to_tables(self) -> list[tuple[Position, pa.Table]]:
+        """Return the rows of :meth:`to_arrow`, those of each bucket apart."""
+
+        def make(
+            table: pa.Table, positions: Sequence[Position], rows: Mapping[TableBucket, int]
+        ) -> list[tuple[Position, pa.Table]]:
+            return [(p, self._whole(t)) for p, t in bounded.rows_apart(table, positions, rows)]
+
+        return self._read_all(make)
+
+    def _read_all(
+        self, make: Callable[[pa.Table, Sequence[Position], Mapping[TableBucket, int]], T]
+    ) -> T:
+        """Return what is made of all rows, their positions, and how many each bucket has."""
         self._require(records=False)
         with self._lock:
             self._go_back()
@@ -414,6 +409,7 @@ class LogScanner(Ready, Closing):
             positions = self._bounded()
             for position in positions:
                 position.projected = self._decoder.projection is not None
+            rows: dict[TableBucket, int] = {}
             table = read_table(
                 self._connection,
                 self._info,
@@ -423,8 +419,9 @@ class LogScanner(Ready, Closing):
                 self._metadata,
                 self._buffer.server_filter,
                 self._given_up,
+                rows,
             )
-            result = self._whole(table)
+            result = make(table, positions, rows)
         except BaseException:
             # the next read must return the rows that this one did not
             for position, offset in before:
@@ -455,10 +452,10 @@ class LogScanner(Ready, Closing):
             self._unread.extend((mine[p.bucket], p.stop or 0, offset) for p, offset in left)
 
         server_filter, make = self._buffer.server_filter, self._lazy_maker()
-        batches = lazy_read(self._decoder, self._bounded(), server_filter, make, unread)
+        batches = bounded.lazy_read(self._decoder, self._bounded(), server_filter, make, unread)
         return pa.RecordBatchReader.from_batches(self.schema, batches)
 
-    def _lazy_maker(self) -> Make:
+    def _lazy_maker(self) -> bounded.Make:
         """Return what makes the result of decoded rows."""
         return lambda rows, _: (self._filter.table(rows), False)
 
