@@ -15,8 +15,9 @@ import pytest
 from fluss_df.errors import FlussError
 from fluss_df.record.keys.bucketing import bucket_ids
 from fluss_df.record.keys.keys import encode_keys
-from fluss_df.record.keys.partition_names import partition_names, partition_scalars
+from fluss_df.record.keys.partition_names import PARTITION_TYPES, partition_names, partition_scalars
 from fluss_df.record.layout.bytes_columns import Keys
+from fluss_df.record.rows.single import key_encoder
 from fluss_df.types import Column, DataType, TypeRoot, from_arrow, to_arrow, type_from_json
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -69,6 +70,25 @@ def test_key_and_bucket_are_those_of_java(entry: dict[str, Any], lake: str) -> N
     keys = encode_keys(columns, types, LAKES[lake])
     assert keys[0].hex() == key
     assert bucket_ids(keys, 16, LAKES[lake]).tolist() == [bucket]
+
+
+def test_keys_alone_are_those_of_java() -> None:
+    encoded: set[TypeRoot] = set()
+    for entry in ENTRIES:
+        types = [type_from_json(t) for t in entry["types"]]
+        encode = key_encoder([Column(str(i), t) for i, t in enumerate(types)], None)
+        if encode is None or entry["fluss"] is None:
+            continue
+        try:
+            columns = [value_array(t, v) for t, v in zip(types, entry["values"], strict=True)]
+            key = encode([column[0].as_py() for column in columns])
+        except (ValueError, OverflowError):
+            # Python has no such date or moment
+            continue
+        if key is not None:
+            assert key.hex() == entry["fluss"][0]
+            encoded.update(t.root for t in types)
+    assert encoded == PARTITION_TYPES | {TypeRoot.DECIMAL}
 
 
 @pytest.mark.parametrize("lake", LAKES)

@@ -1,4 +1,4 @@
-"""One key and one row at a time, against the vectorised codecs."""
+"""One row at a time, against the vectorised codecs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fluss_df.errors import ProtocolError
-from fluss_df.record.keys.bucketing import bucket_ids
-from fluss_df.record.keys.keys import encode_keys
 from fluss_df.record.kv.kv_batch import KvEncoder
-from fluss_df.record.layout.bytes_columns import EncodedRows
 from fluss_df.record.log.log_batch import Codec, Compression, arrow_message
 from fluss_df.record.log.single_arrow import arrow_row_encoder
-from fluss_df.record.python.rows import rows_to_batch
 from fluss_df.record.rows.compacted import RowDecoder, RowEncoder
-from fluss_df.record.rows.single import bucket_id, key_encoder, row_decoder, row_encoder
+from fluss_df.record.rows.single import row_decoder, row_encoder
 from fluss_df.types import Column, DataType, TypeRoot, arrow_schema
 
 from . import row_models as m
@@ -29,71 +25,18 @@ from . import row_models as m
 R = TypeRoot
 slow = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=150)
 
-KEY_VALUES: dict[TypeRoot, st.SearchStrategy[Any]] = {
-    R.BOOLEAN: st.booleans(),
-    R.TINYINT: st.integers(-(2**7), 2**7 - 1),
-    R.SMALLINT: st.integers(-(2**15), 2**15 - 1),
-    R.INTEGER: st.integers(-(2**31), 2**31 - 1),
-    R.BIGINT: st.integers(-(2**63), 2**63 - 1),
-    R.STRING: st.text(max_size=200),
-    R.BYTES: st.binary(max_size=200),
-    R.DATE: st.dates(),
-}
+STAMP = R.TIMESTAMP_WITHOUT_TIME_ZONE
+LTZ = R.TIMESTAMP_WITH_LOCAL_TIME_ZONE
+TIME = R.TIME_WITHOUT_TIME_ZONE
+PLAIN = (
+    *(R.BOOLEAN, R.TINYINT, R.SMALLINT, R.INTEGER, R.BIGINT, R.FLOAT, R.DOUBLE),
+    *(R.STRING, R.BYTES, R.DATE),
+)
 
 
 def as_vectors(bytes_of_rows: list[bytes]) -> tuple[bytes, Any, Any]:
     ends = np.cumsum([len(row) for row in bytes_of_rows], dtype=np.int64)
     return b"".join(bytes_of_rows), np.concatenate([[0], ends[:-1]]).astype(np.int64), ends
-
-
-@slow
-@given(st.data())
-def test_keys_and_buckets_are_those_of_many(data: st.DataObject) -> None:
-    roots = data.draw(st.lists(st.sampled_from(list(KEY_VALUES)), min_size=1, max_size=4))
-    columns = [Column(f"c{i}", DataType(root, nullable=False)) for i, root in enumerate(roots)]
-    values = [data.draw(KEY_VALUES[root]) for root in roots]
-    encode = key_encoder(columns, None)
-    assert encode is not None
-    batch = rows_to_batch([values], columns, "t")
-    keys = encode_keys(batch.columns, [column.type for column in columns])
-    key = encode(values)
-    assert key == keys[0]
-    found = bucket_id(key, 7)
-    assert found == int(bucket_ids(keys, 7)[0]) or (found is None and len(key) > 64)
-
-
-@slow
-@given(st.binary(min_size=1, max_size=64), st.integers(1, 200))
-def test_buckets(key: bytes, buckets: int) -> None:
-    many = EncodedRows(np.frombuffer(key, np.uint8), np.array([0, len(key)]))
-    assert bucket_id(key, buckets) == int(bucket_ids(many, buckets)[0])
-
-
-@pytest.mark.parametrize(
-    ("root", "value"),
-    [
-        (R.BIGINT, 2**63),
-        (R.BIGINT, True),
-        (R.INTEGER, -(2**31) - 1),
-        (R.TINYINT, np.int8(1)),
-        (R.STRING, "\ud800"),
-        (R.STRING, None),
-        (R.DATE, dt.datetime(2026, 1, 1)),
-        (R.BOOLEAN, 1),
-        (R.BYTES, bytearray(b"a")),
-    ],
-)
-def test_a_key_of_other_values_is_for_others(root: TypeRoot, value: Any) -> None:
-    encode = key_encoder([Column("k", DataType(root, nullable=False))], None)
-    assert encode is not None
-    assert encode([value]) is None
-
-
-def test_keys_of_other_encodings_and_types_are_for_others() -> None:
-    number = Column("k", DataType(R.BIGINT, nullable=False))
-    assert key_encoder([number], "paimon") is None
-    assert key_encoder([number], "lance") is not None
-    assert key_encoder([Column("k", DataType(R.DOUBLE, nullable=False))], None) is None
 
 
 def to_pylist(table: pa.Table) -> list[dict[str, Any]] | None:
@@ -188,7 +131,7 @@ def test_plain_types_are_decoded() -> None:
     """Guards the test above: the codec may give up on types, not on all of them."""
     timed = (R.TIME_WITHOUT_TIME_ZONE, R.TIMESTAMP_WITHOUT_TIME_ZONE)
     types = [
-        *(DataType(root) for root in (*KEY_VALUES, R.FLOAT, R.DOUBLE)),
+        *(DataType(root) for root in PLAIN),
         *(DataType(root, precision=3) for root in (*timed, R.TIMESTAMP_WITH_LOCAL_TIME_ZONE)),
         DataType(R.DECIMAL, precision=9, scale=2),
         DataType(R.CHAR, length=3),
@@ -245,7 +188,6 @@ def test_a_fault_is_for_others(made: tuple[list[Column], pa.Table], data: st.Dat
         assert repr(found) == repr(expected[0])
 
 
-STAMP = R.TIMESTAMP_WITHOUT_TIME_ZONE
 LARGE = b"\xff" * 9 + b"\x01"
 
 
@@ -264,6 +206,13 @@ LARGE = b"\xff" * 9 + b"\x01"
         (DataType(STAMP, precision=3), b"\1", [b"\x80", b"\1\1"]),
         (DataType(STAMP, precision=6), b"\1\xbf\x84\x3d",
          [b"\1\xc0\x84\x3d", b"\1", b"\1" + LARGE]),
+        (DataType(STAMP, precision=0), b"\1", [b"\x80", b"\1\1"]),
+        (DataType(STAMP, precision=9), b"\1\xbf\x84\x3d",
+         [b"\1\xc0\x84\x3d", b"\1", b"\1" + LARGE]),
+        (DataType(TIME, precision=0), b"\xff\xb7\x99\x29", [b"\x80\xb8\x99\x29", LARGE]),
+        (DataType(R.BINARY, length=2), b"\2ab", [b"\1a", b"\3abc", b"\2a", b""]),
+        (DataType(R.DECIMAL, precision=20, scale=1), b"\x09\x05\x6b\xc7\x5e\x2d\x63\x0f\xff\xff",
+         [b"\x09\x05\x6b\xc7\x5e\x2d\x63\x10\0\0", b"\0", b"\x11" + bytes(17), b"\2\1", b"\1"]),
     ],
     ids=str,
 )  # fmt: skip
@@ -290,15 +239,32 @@ def test_bytes_that_are_no_value(kind: DataType, good: bytes, bad: list[bytes]) 
 
 
 @pytest.mark.parametrize("precision", [17, 18, 19, 20, 38])
-def test_decimals_that_are_no_number_of_eight_bytes_are_for_others(precision: int) -> None:
+def test_decimals_of_any_number_of_digits(precision: int) -> None:
     columns = [Column("c", DataType(R.DECIMAL, precision=precision, scale=2))]
     value = Decimal((1, (9,) * precision, -2))
     table = pa.table({"c": pa.array([value], pa.decimal128(precision, 2))})
     row = RowEncoder(columns).encode(table)[0]
-    decode = row_decoder(columns, "compacted")
-    assert (decode is None) == (precision > 18)
-    if decode is not None:
+    decode, encode = row_decoder(columns, "compacted"), row_encoder(columns, "compacted")
+    assert decode is not None
+    assert encode is not None
+    with localcontext(prec=3):
         assert decode(row, 0) == {"c": value}
+        assert encode([value]) == row
+
+
+@pytest.mark.parametrize("zoned", [False, True])
+def test_moments_in_nanoseconds_are_those_of_arrow(zoned: bool) -> None:
+    columns = [Column("c", DataType(LTZ if zoned else STAMP, precision=9))]
+    values = [0, 1, -1, 1_700_000_000_123_456_789, 2**63 - 1, -(2**63) + 1]
+    table = pa.table({"c": pa.array(values, pa.timestamp("ns", "UTC" if zoned else None))})
+    decode = row_decoder(columns, "compacted")
+    assert decode is not None
+    rows = RowEncoder(columns).encode(table)
+    assert list(map(repr, (decode(rows[i], 0) for i in range(len(rows))))) == list(
+        map(repr, table.to_pylist())
+    )
+    # a moment that 64 bits of nanoseconds do not hold
+    assert decode(b"\0" + b"\xff" * 8 + b"\x7f\0", 0) is None
 
 
 def test_a_message_is_the_one_of_arrow() -> None:

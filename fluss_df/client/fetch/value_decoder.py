@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ _MOST_NEW_SCHEMAS = 100
 # up to this number, rows are decoded one by one: 2 us each, where arrays take 130 us for all
 _FEW_ROWS = 16
 
+# takes a value, and where its row begins; returns None for a row that is decoded as many are
+DecodeOne: TypeAlias = Callable[[bytes, int], dict[str, Any] | None]
+
 
 class ValueReader:
     """Decodes what servers send of a primary-key table; for any number of threads.
@@ -46,16 +49,24 @@ class ValueReader:
         arrow = info.schema.arrow_schema
         self.schema = pa.schema([arrow.field(name).with_nullable(True) for name in names])
         self._lock = threading.Lock()
-        # the quick way for values of the table's newest schema, where all columns are wanted
-        self._newest = info.schema_id.to_bytes(2, "little", signed=True)
-        self._decode_one = (
-            row_decoder(info.schema.columns, info.kv_format) if columns is None else None
-        )
         self._schemas: dict[int, Sequence[Column]] = {info.schema_id: info.schema.columns}
         self._decoder = self._made_decoder(self._schemas)
+        # The quick way where all columns are wanted. A value begins with the id of its schema.
+        self._decode_one: dict[bytes, DecodeOne] = {}
+        self._all_columns = columns is None
+        self._know_one(info.schema_id, info.schema.columns)
 
     def _made_decoder(self, schemas: dict[int, Sequence[Column]]) -> ValueDecoder:
         return ValueDecoder(schemas, self.schema, self._info.kv_format)
+
+    def _know_one(self, schema_id: int, columns: Sequence[Column]) -> None:
+        """Have rows of a schema decoded one by one, if its types allow that."""
+        decode = row_decoder(columns, self._info.kv_format) if self._all_columns else None
+        if decode is not None:
+            names = self.schema.names
+            same = [column.name for column in columns] == names
+            key = (schema_id & 0xFFFF).to_bytes(2, "little")
+            self._decode_one[key] = decode if same else _of_columns(decode, names)
 
     def _learn(self, schema_id: int) -> None:
         schema = self._connection.io.run(
@@ -66,14 +77,16 @@ class ValueReader:
             # in this order: another thread that finds the schema has a decoder that knows it
             self._decoder = self._made_decoder(schemas)
             self._schemas = schemas
+            self._know_one(schema_id, schema.columns)
 
     def rows(self, values: Sequence[bytes]) -> list[dict[str, Any]]:
         """Return the rows of values, none of which is empty, as dicts."""
-        if self._decode_one is None or len(values) > _FEW_ROWS:
+        if not self._decode_one or len(values) > _FEW_ROWS:
             return dicts_of(self.decode(values))
         rows: list[dict[str, Any]] = []
         for value in values:
-            row = self._decode_one(value, 2) if value[:2] == self._newest else None
+            decode = self._decode_one.get(value[:2])
+            row = None if decode is None else decode(value, 2)
             rows += dicts_of(self.decode([value])) if row is None else [row]
         return rows
 
@@ -123,3 +136,13 @@ class ValueReader:
         for schema_id in missing:
             self._learn(schema_id)
         return bool(missing)
+
+
+def _of_columns(decode: DecodeOne, names: Sequence[str]) -> DecodeOne:
+    """Return what decodes a row of another schema: columns that it lacks are null."""
+
+    def decode_chosen(value: bytes, at: int) -> dict[str, Any] | None:
+        row = decode(value, at)
+        return None if row is None else {name: row.get(name) for name in names}
+
+    return decode_chosen

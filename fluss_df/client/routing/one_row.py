@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -9,17 +10,9 @@ from typing import Any, Final
 from fluss_df.metadata import TableBucket
 from fluss_df.record.rows.single import bucket_id, key_encoder
 from fluss_df.schema import TableInfo
-from fluss_df.types import Column, TypeRoot
+from fluss_df.types import Column, DataType, TypeRoot
 
 _R = TypeRoot
-# types whose values str() writes as partition names have them, and their exact Python types
-_NAMING: Final[Mapping[TypeRoot, type]] = {
-    _R.STRING: str,
-    _R.TINYINT: int,
-    _R.SMALLINT: int,
-    _R.INTEGER: int,
-    _R.BIGINT: int,
-}
 
 Values = Callable[[Sequence[Any]], Sequence[Any]]
 
@@ -34,24 +27,68 @@ def values_of(wanted: Sequence[Column], columns: Sequence[Column]) -> Values:
 
 
 class PlainPartitions:
-    """Names the partitions of rows whose values name them as they are.
+    """Names the partitions of rows with plain values, as ``record.keys.partition_names`` does.
 
-    ``usable`` is false where the partition columns have types whose values never do.
+    ``usable`` is false where the partition columns have types whose values this never names.
     """
 
     def __init__(self, info: TableInfo, columns: Sequence[Column]) -> None:
         by_name = {column.name: column for column in columns}
         keys = [by_name[name] for name in info.get_partition_keys()]
         self._values = values_of(keys, columns)
-        self._kinds = [_NAMING.get(column.type.root) for column in keys]
-        self.usable = None not in self._kinds
+        texts = [_text_of(column.type) for column in keys]
+        self._texts = [text for text in texts if text is not None]
+        self.usable = None not in texts
 
     def name(self, row: Sequence[Any]) -> str | None:
-        """Return the name of a row's partition; None where a value is of another Python type."""
-        parts = self._values(row)
-        if [type(part) for part in parts] != self._kinds:
+        """Return the name of a row's partition; None where a value is not plain."""
+        if not self.usable:
             return None
-        return "$".join(map(str, parts))
+        parts = []
+        for text, value in zip(self._texts, self._values(row), strict=True):
+            part = text(value)
+            if part is None:
+                return None
+            parts.append(part)
+        return "$".join(parts)
+
+
+Text = Callable[[Any], str | None]
+
+
+def _text_of(t: DataType) -> Text | None:
+    """Return what makes a value the text of it in names of partitions."""
+    if t.root is _R.CHAR:
+        most = t.length or 0
+        return lambda value: value if type(value) is str and len(value) <= most else None
+    return _TEXTS.get(t.root)
+
+
+def _string(value: Any) -> str | None:
+    return value if type(value) is str else None
+
+
+def _integer(value: Any) -> str | None:
+    return str(value) if type(value) is int else None
+
+
+def _boolean(value: Any) -> str | None:
+    return ("true" if value else "false") if type(value) is bool else None
+
+
+def _date(value: Any) -> str | None:
+    return value.isoformat() if type(value) is dt.date else None
+
+
+_TEXTS: Final[Mapping[TypeRoot, Text]] = {
+    _R.STRING: _string,
+    _R.BOOLEAN: _boolean,
+    _R.TINYINT: _integer,
+    _R.SMALLINT: _integer,
+    _R.INTEGER: _integer,
+    _R.BIGINT: _integer,
+    _R.DATE: _date,
+}
 
 
 class PlainKeys:

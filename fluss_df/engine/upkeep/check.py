@@ -57,8 +57,8 @@ _CHUNK: Final = 16 << 20
 class Finding:
     """Something that is not as it should be.
 
-    ``level`` is ``"damage"`` for what is lost, or could not be verified; ``"note"`` for what opening
-    the folder puts right by itself. ``where`` is a file or folder.
+    ``level`` is ``"damage"`` for what is lost, or could not be verified; ``"note"`` for what
+    opening the folder puts right by itself. ``where`` is a file or folder.
     """
 
     level: Level

@@ -20,8 +20,7 @@ import pyarrow as pa
 
 from fluss_df.record.layout.flat_table import FlatTable
 from fluss_df.record.log.log_batch import Compression, arrow_message
-from fluss_df.record.rows.single import EPOCH_DAY
-from fluss_df.record.rows.single_numbers import Number, since_epoch_of, unscaled_of
+from fluss_df.record.rows.single_numbers import EPOCH_DAY, Number, since_epoch_of, unscaled_of
 from fluss_df.types import Column, DataType, TypeRoot, arrow_schema
 
 _R = TypeRoot
@@ -84,18 +83,8 @@ def _days(value: Any) -> int | None:
     return value.toordinal() - EPOCH_DAY if type(value) is dt.date else None
 
 
-def _decimal(t: DataType) -> Encode | None:
-    unscaled = unscaled_of(t)
-    return None if unscaled is None else _number(16, unscaled)
-
-
-def _stamp(t: DataType) -> Encode | None:
-    since_epoch = since_epoch_of(t)
-    return None if since_epoch is None else _number(8, since_epoch)
-
-
 # by type: what makes the encoder of its values, and the buffers of a null
-_PLAIN: Final[Mapping[TypeRoot, tuple[Callable[[DataType], Encode | None], Buffers]]] = {
+_PLAIN: Final[Mapping[TypeRoot, tuple[Callable[[DataType], Encode], Buffers]]] = {
     _R.BOOLEAN: (lambda _: _bool, (bytes(1),)),
     _R.TINYINT: (lambda _: _integer(1), (bytes(1),)),
     _R.SMALLINT: (lambda _: _integer(2), (bytes(2),)),
@@ -106,9 +95,9 @@ _PLAIN: Final[Mapping[TypeRoot, tuple[Callable[[DataType], Encode | None], Buffe
     _R.STRING: (lambda _: _text, (bytes(8), b"")),
     _R.BYTES: (lambda _: _binary, (bytes(8), b"")),
     _R.DATE: (lambda _: _number(4, _days), (bytes(4),)),
-    _R.DECIMAL: (_decimal, (bytes(16),)),
-    _R.TIMESTAMP_WITHOUT_TIME_ZONE: (_stamp, (bytes(8),)),
-    _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE: (_stamp, (bytes(8),)),
+    _R.DECIMAL: (lambda t: _number(16, unscaled_of(t)), (bytes(16),)),
+    _R.TIMESTAMP_WITHOUT_TIME_ZONE: (lambda t: _number(8, since_epoch_of(t)), (bytes(8),)),
+    _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE: (lambda t: _number(8, since_epoch_of(t)), (bytes(8),)),
 }
 
 

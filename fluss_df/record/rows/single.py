@@ -16,111 +16,26 @@ from typing import Any, Final
 import pyarrow as pa
 
 from fluss_df.record.layout.unaligned import read_varint, varint
-from fluss_df.record.rows.single_numbers import EXACT, since_epoch_of, unscaled_of
+from fluss_df.record.rows.row_values import is_wide_decimal
+from fluss_df.record.rows.single_numbers import EPOCH_DAY, EXACT
+from fluss_df.record.rows.single_values import Encode, value_encoder
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 _R = TypeRoot
 _MASK: Final = 0xFFFFFFFF
-EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
 # longer keys are hashed faster with NumPy
 _MOST_HASHED: Final = 64
+_WIDEST_DECIMAL: Final = 16
 
 _LENGTH: Final = struct.Struct("<i")
 _FLOAT: Final = struct.Struct("<f")
 _DOUBLE: Final = struct.Struct("<d")
 
-Encode = Callable[[Any], bytes | None]
 # takes bytes and a place in them; returns the value there, and the place behind it
 Read = Callable[[bytes, int], tuple[Any, int]]
 
 
 # ---- keys
-
-
-def _integer(bits: int, *, fixed: bool) -> Encode:
-    limit, mask = 1 << (bits - 1), (1 << bits) - 1
-
-    def encode(value: Any) -> bytes | None:
-        if type(value) is not int or not -limit <= value < limit:
-            return None
-        return (value & mask).to_bytes(bits // 8, "little") if fixed else varint(value & mask)
-
-    return encode
-
-
-def _text(value: Any) -> bytes | None:
-    if type(value) is not str:
-        return None
-    raw = value.encode()
-    return varint(len(raw)) + raw
-
-
-def _binary(value: Any) -> bytes | None:
-    return varint(len(value)) + value if type(value) is bytes else None
-
-
-def _bool(value: Any) -> bytes | None:
-    return bytes((value,)) if type(value) is bool else None
-
-
-def _date(value: Any) -> bytes | None:
-    return varint(value.toordinal() - EPOCH_DAY & _MASK) if type(value) is dt.date else None
-
-
-def _float(value: Any) -> bytes | None:
-    # a NaN has payload bits, which Python does not keep
-    return _FLOAT.pack(value) if type(value) is float and value == value else None
-
-
-def _double(value: Any) -> bytes | None:
-    return _DOUBLE.pack(value) if type(value) is float and value == value else None
-
-
-def _decimal(t: DataType) -> Encode | None:
-    unscaled = unscaled_of(t)
-    if unscaled is None:
-        return None
-
-    def encode(value: Any) -> bytes | None:
-        number = unscaled(value)
-        return None if number is None else _bigint(number)
-
-    return encode
-
-
-def _stamp(t: DataType) -> Encode | None:
-    since_epoch = since_epoch_of(t)
-    if since_epoch is None:
-        return None
-    nanos = to_arrow(t).unit == "us"
-
-    def encode(value: Any) -> bytes | None:
-        number = since_epoch(value)
-        if number is None or not nanos:
-            return None if number is None else _bigint(number)
-        millis, micros = divmod(number, 1000)
-        return varint(millis & (1 << 64) - 1) + varint(micros * 1000)
-
-    return encode
-
-
-_bigint = _integer(64, fixed=False)
-_KEY_PARTS: Final[Mapping[TypeRoot, Encode]] = {
-    _R.BOOLEAN: _bool,
-    _R.TINYINT: _integer(8, fixed=True),
-    _R.SMALLINT: _integer(16, fixed=True),
-    _R.INTEGER: _integer(32, fixed=False),
-    _R.BIGINT: _bigint,
-    _R.STRING: _text,
-    _R.BYTES: _binary,
-    _R.DATE: _date,
-}
-_ROW_PARTS: Final[Mapping[TypeRoot, Encode]] = {**_KEY_PARTS, _R.FLOAT: _float, _R.DOUBLE: _double}
-_ROW_PART_MAKERS: Final[Mapping[TypeRoot, Callable[[DataType], Encode | None]]] = {
-    _R.DECIMAL: _decimal,
-    _R.TIMESTAMP_WITHOUT_TIME_ZONE: _stamp,
-    _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE: _stamp,
-}
 
 
 def key_encoder(
@@ -134,7 +49,7 @@ def key_encoder(
     >>> encode([300]), encode(["no number"])
     (b'\xac\x02', None)
     """
-    parts = [_KEY_PARTS.get(column.type.root) for column in columns]
+    parts = [value_encoder(column.type) for column in columns]
     if (lake_format or "").lower() not in ("", "lance") or None in parts:
         return None
     encoders = [part for part in parts if part is not None]
@@ -144,7 +59,7 @@ def key_encoder(
         for part, value in zip(encoders, values, strict=True):
             try:
                 piece = part(value)
-            except UnicodeEncodeError:
+            except (UnicodeEncodeError, OverflowError):
                 return None
             if piece is None:
                 return None
@@ -202,8 +117,7 @@ def row_encoder(
 ) -> Callable[[Sequence[Any]], bytes | None] | None:
     r"""Return what encodes one compacted row; None where that takes a ``RowEncoder``.
 
-    The encoder takes values as Arrow's ``as_py`` gives them. It returns None for values that take a
-    ``RowEncoder``.
+    The encoder returns None for values that take a ``RowEncoder``.
 
     Examples
     --------
@@ -215,9 +129,7 @@ def row_encoder(
         return None
     parts: list[tuple[Encode, bool]] = []
     for column in columns:
-        root = column.type.root
-        make = _ROW_PART_MAKERS.get(root)
-        part = _ROW_PARTS.get(root) if make is None else make(column.type)
+        part = value_encoder(column.type)
         if part is None:
             return None
         parts.append((part, column.type.nullable))
@@ -308,27 +220,44 @@ def _read_date(data: bytes, at: int) -> tuple[dt.date, int]:
     return dt.date.fromordinal(EPOCH_DAY + days), at
 
 
-def _read_time(t: DataType) -> Read | None:
-    if to_arrow(t).unit == "s":
-        return None
+def _read_binary(t: DataType) -> Read:
+    size = t.length or 0
+
+    def read(data: bytes, at: int) -> tuple[bytes, int]:
+        value, at = _read_bytes(data, at)
+        if len(value) != size:
+            raise ValueError("bytes of another length")
+        return value, at
+
+    return read
+
+
+def _read_time(t: DataType) -> Read:
+    step = 1000 if to_arrow(t).unit == "s" else 1
 
     def read(data: bytes, at: int) -> tuple[dt.time, int]:
         millis, at = _read_int(data, at)
         if not 0 <= millis < 86_400_000:
             raise ValueError("a time beyond the day")
-        return (dt.datetime.min + dt.timedelta(milliseconds=millis)).time(), at
+        since_midnight = dt.timedelta(milliseconds=millis - millis % step)
+        return (dt.datetime.min + since_midnight).time(), at
 
     return read
 
 
-def _read_decimal(t: DataType) -> Read | None:
-    precision, scale = t.precision or 0, t.scale or 0
-    if precision > 18:
-        return None
-    limit = 10**precision
+def _read_wide(data: bytes, at: int) -> tuple[int, int]:
+    raw, at = _read_bytes(data, at)
+    if not 1 <= len(raw) <= _WIDEST_DECIMAL:
+        raise ValueError("a decimal of so many bytes")
+    return int.from_bytes(raw, "big", signed=True), at
+
+
+def _read_decimal(t: DataType) -> Read:
+    scale, limit = t.scale or 0, 10 ** (t.precision or 0)
+    read_number = _read_wide if is_wide_decimal(t) else _read_bigint
 
     def read(data: bytes, at: int) -> tuple[Decimal, int]:
-        value, at = _read_bigint(data, at)
+        value, at = read_number(data, at)
         if not -limit < value < limit:
             raise ValueError("a decimal of more digits than its precision")
         return Decimal(value).scaleb(-scale, EXACT), at
@@ -336,22 +265,40 @@ def _read_decimal(t: DataType) -> Read | None:
     return read
 
 
-def _read_stamp(t: DataType) -> Read | None:
+def _read_stamp(t: DataType) -> Read:
     kind = to_arrow(t)
-    if kind.unit not in ("ms", "us"):
-        return None
+    if kind.unit == "ns":
+        return _read_nanos(kind)
     epoch = dt.datetime(1970, 1, 1, tzinfo=pa.scalar(0, kind).as_py().tzinfo)
-    nanos = kind.unit == "us"
+    micros_too = kind.unit == "us"
+    step = 1000 if kind.unit == "s" else 1
 
     def read(data: bytes, at: int) -> tuple[dt.datetime, int]:
         millis, at = _read_bigint(data, at)
+        millis -= millis % step
         micros = 0
-        if nanos:
-            rest, at = _read_int(data, at)
-            if not 0 <= rest <= 999_999:
-                raise ValueError("nanoseconds that are no part of a millisecond")
+        if micros_too:
+            rest, at = _read_rest(data, at)
             micros = rest // 1000
         return epoch + dt.timedelta(milliseconds=millis, microseconds=micros), at
+
+    return read
+
+
+def _read_rest(data: bytes, at: int) -> tuple[int, int]:
+    rest, at = _read_int(data, at)
+    if not 0 <= rest <= 999_999:
+        raise ValueError("nanoseconds that are no part of a millisecond")
+    return rest, at
+
+
+def _read_nanos(kind: pa.DataType) -> Read:
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        millis, at = _read_bigint(data, at)
+        rest, at = _read_rest(data, at)
+        # Arrow decides what it is in Python: with pandas, a Timestamp. Where 64 bits do not hold
+        # the number, Arrow raises OverflowError.
+        return pa.scalar(millis * 1_000_000 + rest, kind).as_py(), at
 
     return read
 
@@ -369,7 +316,8 @@ _READS: Final[Mapping[TypeRoot, Read]] = {
     _R.BYTES: _read_bytes,
     _R.DATE: _read_date,
 }
-_READ_MAKERS: Final[Mapping[TypeRoot, Callable[[DataType], Read | None]]] = {
+_READ_MAKERS: Final[Mapping[TypeRoot, Callable[[DataType], Read]]] = {
+    _R.BINARY: _read_binary,
     _R.DECIMAL: _read_decimal,
     _R.TIME_WITHOUT_TIME_ZONE: _read_time,
     _R.TIMESTAMP_WITHOUT_TIME_ZONE: _read_stamp,
