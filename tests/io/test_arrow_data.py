@@ -14,6 +14,7 @@ import pytest
 import fluss_df
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
+from fluss_df.io.base.arrow import to_table
 
 TABLE = pa.table({"a": [1, None], "b": ["x", "y"]})
 FRAME = pl.DataFrame({"a": [1, None], "b": ["x", "y"]})
@@ -44,6 +45,25 @@ def test_arrow_data_is_written(
     assert fluss_df.read_fluss(name, connection=connection).sort("b").equals(FRAME)
 
 
+CHUNKS = pl.concat([pl.DataFrame({"a": [i, i]}) for i in range(200)], rechunk=False)
+
+
+@pytest.mark.parametrize("write", [fluss_df.write_fluss, fluss_df.sink_fluss])
+@pytest.mark.parametrize("keys", [None, ["a"]])
+def test_rows_of_many_chunks_are_counted_from_the_first(
+    connection: FlussConnection, write: Callable[..., Any], keys: list[str] | None
+) -> None:
+    name = f"t_{uuid.uuid4().hex[:12]}"
+    given = {"connection": connection, "create_if_not_exists": True, "primary_keys": keys}
+    write(CHUNKS.head(2).cast(pl.Int8), name, **given)
+    with pytest.raises(FlussError, match=r"column 'a': row 256: 128 "):
+        write(CHUNKS, name, **given | {"create_if_not_exists": False, "primary_keys": None})
+    write(CHUNKS.head(250), name, connection=connection)
+    found = fluss_df.read_fluss(name, connection=connection)["a"].sort()
+    rows = CHUNKS.head(250)["a"].cast(pl.Int8)
+    assert found.equals(rows.unique().sort() if keys else pl.concat([rows.head(2), rows]).sort())
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -58,3 +78,25 @@ def test_arrow_data_is_written(
 def test_what_is_no_frame_is_named(rows: Any, message: str) -> None:
     with pytest.raises(FlussError, match=message):
         fluss_df.write_fluss(rows, "t", connection=":memory:", create_if_not_exists=True)
+
+
+def test_chunks_of_a_frame() -> None:
+    part = pl.DataFrame(
+        {
+            "n": [1, None],
+            "text": ["a", None],
+            "words": [["x"], None],
+            "kind": pl.Series(["u", "v"], dtype=pl.Categorical),
+            "of": pl.Series(["u", "v"], dtype=pl.Enum(["v", "u"])),
+        }
+    )
+    frame = pl.concat([part] * 10_000, rechunk=False)
+    made = to_table(frame)
+    assert made.column("n").num_chunks == 2
+    expected = frame.rechunk().to_arrow()
+    assert made.schema == expected.schema
+    assert made.to_pylist() == expected.to_pylist()
+    # one chunk, and none, are as Polars has them
+    assert to_table(part).equals(part.to_arrow())
+    assert to_table(pl.DataFrame()).num_rows == 0
+    assert to_table(frame.clear()).schema == expected.schema

@@ -17,8 +17,7 @@ from fluss_df.record.log.claims import _lz4_most, check_claims
 from fluss_df.record.log.cut import (
     ArrowMessage,
     ColumnLayout,
-    cut_columns,
-    cut_size,
+    Cutter,
     decompressed_size,
     read_message,
 )
@@ -81,11 +80,12 @@ def test_the_wanted_columns_are_those_of_the_batch(
 ) -> None:
     batch = pa.record_batch(rows, schema=SCHEMA)
     stored = before + message(batch, codec)
-    place = (memoryview(stored), len(before), len(stored), LAYOUT, wanted)
-    cut = b"".join(cut_columns(*place))
-    assert cut_size(*place) == len(cut)
+    place = (memoryview(stored), len(before), len(stored))
+    cutter = Cutter(LAYOUT, wanted)
+    cut = b"".join(cutter.cut(*place))
+    assert cutter.size(*place) == len(cut)
     # columns behind those of an older schema are not there, and take no room
-    assert cut_size(*place[:4], [*wanted, len(SCHEMA)]) == len(cut)
+    assert Cutter(LAYOUT, [*wanted, len(SCHEMA)]).size(*place) == len(cut)
     schema = pa.schema([SCHEMA.field(i) for i in wanted])
     assert read(cut, schema).equals(batch.select(wanted))
 
@@ -117,9 +117,42 @@ def test_a_message_of_other_columns_or_rows_is_refused() -> None:
         LAYOUT.check(found, 2)
     other = ColumnLayout(pa.schema(list(SCHEMA)[:-1]))
     with pytest.raises(ProtocolError, match=r"14 fields and 29 buffers, where .* 13 and 27"):
-        cut_columns(memoryview(whole), 0, len(whole), other, [0])
+        Cutter(other, [0]).cut(memoryview(whole), 0, len(whole))
     with pytest.raises(ProtocolError, match="14 fields"):
-        cut_size(memoryview(whole), 0, len(whole), other, [0])
+        Cutter(other, [0]).size(memoryview(whole), 0, len(whole))
+
+
+def test_messages_that_are_alike_are_cut_each_by_itself() -> None:
+    schema = pa.schema([("n", pa.int64()), ("text", pa.string())])
+    layout = ColumnLayout(schema)
+    batches = [
+        pa.record_batch([[i, None], ["x" * (i % 3 * 150), str(i % 10)]], schema=schema)
+        for i in range(1000)
+    ]
+    batches += [
+        pa.record_batch([range(i), ["y"] * i], schema=schema) for i in range(3 * 256)
+    ]  # more than are remembered
+    batches += batches[:3]
+    data = memoryview(b"".join(map(message, batches)))
+    cutter, start = Cutter(layout, [1]), 0
+    for batch in batches:
+        end = start + len(message(batch))
+        alone = b"".join(Cutter(layout, [1]).cut(data, start, end))
+        assert b"".join(cutter.cut(data, start, end)) == alone
+        assert cutter.size(data, start, end) == len(alone)
+        assert read(alone, pa.schema([schema.field(1)])).equals(batch.select([1]))
+        start = end
+
+
+def test_a_message_like_one_before_whose_body_is_cut_off_is_refused() -> None:
+    whole = message(BATCH)
+    data = memoryview(whole)
+    cutter = Cutter(LAYOUT, [0])
+    kept = cutter.size(data, 0, len(whole))
+    for end in range(len(whole)):
+        with pytest.raises(ProtocolError, match="an Arrow message"):
+            cutter.size(data, 0, end)
+    assert cutter.size(data, 0, len(whole)) == kept
 
 
 def test_a_message_that_is_cut_off_is_refused() -> None:

@@ -20,6 +20,7 @@ from fluss_df.protocol.produce import PutKv
 from fluss_df.record.change_tables import CHANGELOG_TYPES
 from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.record.kv.primary_key import key_columns, key_lake_format
+from fluss_df.record.layout.chunks import joined
 from fluss_df.record.layout.columns import with_columns
 from fluss_df.record.layout.stamped import StampedBatch
 from fluss_df.record.python.coerce import coerce
@@ -147,7 +148,7 @@ def changed_rows(
     Raises SchemaMismatchError for rows that do not fit.
     """
     require_columns([name], rows.schema.names, f"changes of table {table}:")
-    kinds = _change_codes(rows.column(name), f"table {table}, column '{name}'")
+    kinds = _change_codes(joined(rows.column(name)), f"table {table}, column '{name}'")
     own = {column.name for column in columns}
     metadata = {name, *METADATA_COLUMNS, *CHANGELOG_COLUMNS} - own
     drop = [c for c in rows.schema.names if c in metadata]

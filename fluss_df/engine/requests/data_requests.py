@@ -44,7 +44,7 @@ from fluss_df.protocol.message_parts import bucket_of, parse_request, partition_
 from fluss_df.protocol.wire import Buffer
 from fluss_df.pushdown.batch_filter import BatchFilter
 from fluss_df.record.layout.headers import HEADER_SIZE, OVERHEAD, scan_headers
-from fluss_df.record.log.cut import ColumnLayout, cut_columns, cut_size
+from fluss_df.record.log.cut import ColumnLayout, Cutter
 
 logger = logging.getLogger(__name__)
 
@@ -329,7 +329,7 @@ def _read(
         offset = tablet.start_offset
     room = min(part.max_fetch_bytes, request.max_bytes - taken)
     if batch_filter is not None:
-        cut = None if columns is None else functools.partial(_cut, columns, table.layouts)
+        cut = None if columns is None else functools.partial(_cut, columns, table.layouts, {})
         found = read_filtered(tablet, offset, max(0, room), batch_filter, look, cut)
         answer.high_watermark = tablet.high_watermark
         answer.log_start_offset = tablet.start_offset
@@ -390,16 +390,18 @@ def projected_size(piece: Piece, columns: Sequence[int], layouts: dict[int, Colu
         headers.magic, headers.payload - headers.position - HEADER_SIZE - _LENGTH_SIZE, 0
     )
     heads = int((starts - headers.position - statistics).sum())
-    return heads + sum(
-        cut_size(data, start, end, layouts[schema_id], columns) for schema_id, start, end in batches
-    )
+    cutters = {i: Cutter(layouts[i], columns) for i in set(headers.schema_id.tolist())}
+    return heads + sum(cutters[i].size(data, start, end) for i, start, end in batches)
 
 
 def _cut(
-    columns: Sequence[int], layouts: dict[int, ColumnLayout], batch: memoryview
+    columns: Sequence[int],
+    layouts: dict[int, ColumnLayout],
+    cutters: dict[int, Cutter],
+    batch: memoryview,
 ) -> list[Buffer]:
     piece = Piece(batch, scan_headers(batch))
-    return project(piece, columns, layouts, len(batch), at_least_one=True)
+    return project(piece, columns, layouts, len(batch), at_least_one=True, cutters=cutters)
 
 
 def project(
@@ -408,29 +410,36 @@ def project(
     layouts: dict[int, ColumnLayout],
     room: int,
     at_least_one: bool,
+    cutters: dict[int, Cutter] | None = None,
 ) -> list[Buffer]:
     """Return batches with some of their columns; the buffers stay slices.
 
     As in Fluss, the checksum of the whole batch stays, and is of no use to the reader. ``layouts``
     says where the columns are in batches of each schema. At most ``room`` bytes are returned; with
-    ``at_least_one``, one batch is returned even where it is larger.
+    ``at_least_one``, one batch is returned even where it is larger. ``cutters`` keeps
+    those of each schema for the next call.
 
     Raises ``INVALID_COLUMN_PROJECTION`` where a batch was written before a column was added.
     """
     headers, data = piece.headers, piece.data
     parts: list[Buffer] = []
+    cutters = {} if cutters is None else cutters
     for i in range(len(headers)):
-        layout = layouts.get(int(headers.schema_id[i]))
-        if layout is None or columns[-1] >= layout.columns:
-            count = 0 if layout is None else layout.columns
-            _check_projection(columns, count)
-            raise FlussError("unknown schema of a batch", ErrorCode.SCHEMA_NOT_EXIST)
+        schema_id = int(headers.schema_id[i])
+        cutter = cutters.get(schema_id)
+        if cutter is None:
+            layout = layouts.get(schema_id)
+            if layout is None or columns[-1] >= layout.columns:
+                count = 0 if layout is None else layout.columns
+                _check_projection(columns, count)
+                raise FlussError("unknown schema of a batch", ErrorCode.SCHEMA_NOT_EXIST)
+            cutter = cutters[schema_id] = Cutter(layout, columns)
         start, payload = int(headers.position[i]), int(headers.payload[i])
         end = start + int(headers.size[i])
         message_at = payload
         if not headers.append_only[i]:
             message_at += int(headers.record_count[i])
-        message = cut_columns(data, message_at, end, layout, columns)
+        message = cutter.cut(data, message_at, end)
         if headers.magic[i]:
             # statistics stay behind, and in their place stands that there are none
             head = bytearray(data[start : start + HEADER_SIZE]) + bytes(_LENGTH_SIZE)

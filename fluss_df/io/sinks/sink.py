@@ -14,6 +14,7 @@ from fluss_df.client.connection import resolve_connection
 from fluss_df.client.send.batch import BucketResult
 from fluss_df.client.write.key_codec import changed_rows
 from fluss_df.errors import ErrorCode, FlussError, SchemaMismatchError
+from fluss_df.io.base.arrow import to_table
 from fluss_df.io.sinks.target import TableLayout, Target, arrow_types, find_target
 from fluss_df.io.sinks.writing import SHOWN, Progress, Writing
 from fluss_df.metadata import TablePath
@@ -321,7 +322,7 @@ partition_keys, bucket_keys, bucket_count, properties, change_type_column, progr
         schema_mode=schema_mode,
     )
     arrow_types(table.path, frame.schema)
-    rows = frame.to_arrow()
+    rows = to_table(frame)
     whole = _checked(table, rows)
     if table.change_type_column is None:
         rows = whole

@@ -14,6 +14,7 @@ from fluss_df.client.send.batch import BucketResult
 from fluss_df.client.write.append import AppendWriter
 from fluss_df.client.write.upsert import UpsertWriter
 from fluss_df.errors import FlussError, SchemaMismatchError
+from fluss_df.io.base.arrow import to_table
 from fluss_df.io.scans.report import watching
 from fluss_df.io.sinks.evolution import with_missing
 from fluss_df.io.sinks.target import Target
@@ -77,7 +78,7 @@ class Writing:
 
     def write(self, frame: pl.DataFrame) -> None:
         """Hand a frame to the writer, which sends it in the background."""
-        self.write_arrow(frame.to_arrow())
+        self.write_arrow(to_table(frame))
 
     def write_arrow(self, rows: pa.Table) -> None:
         """Hand Arrow data to the writer, in slices that keep memory bounded."""

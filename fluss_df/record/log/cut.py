@@ -8,6 +8,7 @@ written here by hand: it takes a few microseconds where building it by a library
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,6 +44,15 @@ _MORE_METADATA: Final = 64 << 10
 _SIZE: Final = struct.Struct("<q")
 # the bytes of a message besides its nodes, buffers and body
 _CUT_HEAD: Final = 8 + _METADATA.size + 8
+#: The mark in front of a buffer that is left as it is, in the place of its size.
+NOT_COMPRESSED: Final = _SIZE.pack(-1)
+# the method of compression: each buffer by itself
+_BUFFERS: Final = 0
+# what stands before the metadata: a mark, and its size
+_PREFIX: Final = struct.Struct("<II")
+# a cutter remembers so many messages, of at most so many bytes of metadata
+_KEPT_PLANS: Final = 256
+_KEPT_METADATA: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +90,7 @@ def read_message(
     there.
     """
     try:
-        first, second = struct.unpack_from("<II", data, start)
+        first, second = _PREFIX.unpack_from(data, start)
         prefix, size = (8, second) if first == _CONTINUATION else (4, first)
         body = start + prefix + size
         if size < 8 or body > end:
@@ -214,65 +224,148 @@ def _needs(kind: pa.DataType, node: int) -> list[tuple[int, int, int]]:
     return needs
 
 
-def cut_columns(
-    data: memoryview, start: int, end: int, layout: ColumnLayout, columns: Sequence[int]
-) -> list[bytes | memoryview]:
-    """Return the Arrow message in ``data[start:end]`` with some of its columns.
+@dataclass(slots=True)
+class _Plan:
+    """What is cut out of messages that have the same metadata.
 
-    ``columns`` are those wanted, ascending. Returns new metadata, then slices of ``data``: nothing
-    of the body is copied.
-
-    Raises ProtocolError when the message is not one of the layout.
+    ``buffers`` has, for each that stays: offset in the body, length.
     """
-    message = read_message(data, start, end)
-    layout.check(message, message.rows)
-    nodes: list[int] = []
-    buffers: list[int] = []
-    body: list[bytes | memoryview] = []
-    at = 0
-    for column in columns:
-        for length, nulls in message.nodes[layout.nodes[column] : layout.nodes[column + 1]]:
-            nodes += (length, nulls)
-        for offset, length in message.buffers[layout.buffers[column] : layout.buffers[column + 1]]:
-            buffers += (at, length)
+
+    message: ArrowMessage
+    nodes: list[tuple[int, int]]
+    buffers: list[tuple[int, int]]
+    metadata: bytes | None = None
+
+    def size(self) -> int:
+        """Return the bytes of the new message."""
+        body = sum(length + -length % 8 for _, length in self.buffers)
+        return _CUT_HEAD + 16 * (len(self.nodes) + len(self.buffers)) + body
+
+    def written(self) -> bytes:
+        """Return the new metadata."""
+        if self.metadata is None:
+            message, at = self.message, 0
+            places: list[tuple[int, int]] = []
+            for _, length in self.buffers:
+                places.append((at, length))
+                at += length + -length % 8
+            packed = message.compression
+            self.metadata = written_metadata(message.rows, self.nodes, places, packed, at)
+        return self.metadata
+
+
+class Cutter:
+    """Cuts some columns out of Arrow messages of one schema.
+
+    Messages of few rows are mostly alike: their metadata is looked at once, however many have it.
+    ``columns`` are those wanted, ascending; what the schema lacks is left out.
+
+    Examples
+    --------
+    >>> schema = pa.schema([("a", pa.int32()), ("b", pa.int32())])
+    >>> data = pa.record_batch([[1], [2]], schema=schema).serialize()
+    >>> cutter = Cutter(ColumnLayout(schema), [1])
+    >>> message = b"".join(cutter.cut(memoryview(data), 0, data.size))
+    >>> pa.ipc.read_record_batch(message, pa.schema([schema.field(1)])).to_pydict()
+    {'b': [2]}
+    """
+
+    def __init__(self, layout: ColumnLayout, columns: Sequence[int]) -> None:
+        self._layout = layout
+        self._columns = [column for column in columns if column < layout.columns]
+        # the bytes of the metadata, and how many bytes stand behind it, which it is checked against
+        self._plans: dict[tuple[bytes, int], tuple[_Plan, int]] = {}
+
+    def cut(self, data: memoryview, start: int, end: int) -> list[bytes | memoryview]:
+        """Return the columns of the Arrow message in ``data[start:end]`` as a message.
+
+        That is new metadata, then slices of ``data``: nothing of the body is copied.
+
+        Raises ProtocolError when the message is not one of the layout.
+        """
+        plan, body = self._plan(data, start, end)
+        parts: list[bytes | memoryview] = [plan.written()]
+        for offset, length in plan.buffers:
             if length:
-                first = message.body + offset
-                body.append(data[first : first + length])
-                padding = -length % 8
-                if padding:
-                    body.append(_PADDING[:padding])
-                at += length + padding
-    return [_metadata(message, nodes, buffers, at), *body]
+                parts.append(data[body + offset : body + offset + length])
+                if length % 8:
+                    parts.append(_PADDING[: -length % 8])
+        return parts
+
+    def size(self, data: memoryview, start: int, end: int) -> int:
+        """Return the bytes of what :meth:`cut` returns; raises as it does."""
+        return self._plan(data, start, end)[0].size()
+
+    def _plan(self, data: memoryview, start: int, end: int) -> tuple[_Plan, int]:
+        """Return the plan of a message, and where its body begins in the data."""
+        if end - start < _PREFIX.size:
+            return self._made(data, start, end)
+        first, second = _PREFIX.unpack_from(data, start)
+        size = 8 + second if first == _CONTINUATION else 4 + first
+        if size > _KEPT_METADATA or size > end - start:
+            return self._made(data, start, end)
+        key = bytes(data[start : start + size]), end - start - size
+        found = self._plans.get(key)
+        if found is None:
+            plan, body = self._made(data, start, end)
+            if len(self._plans) >= _KEPT_PLANS:
+                self._plans.clear()
+            found = self._plans[key] = plan, body - start
+        return found[0], start + found[1]
+
+    def _made(self, data: memoryview, start: int, end: int) -> tuple[_Plan, int]:
+        layout = self._layout
+        message = read_message(data, start, end)
+        layout.check(message, message.rows)
+        plan = _Plan(message, [], [])
+        for column in self._columns:
+            plan.nodes += message.nodes[layout.nodes[column] : layout.nodes[column + 1]]
+            plan.buffers += message.buffers[layout.buffers[column] : layout.buffers[column + 1]]
+        return plan, message.body
 
 
-def cut_size(
-    data: memoryview, start: int, end: int, layout: ColumnLayout, columns: Sequence[int]
-) -> int:
-    """Return the bytes of what :func:`cut_columns` returns, without columns that are not there."""
-    message = read_message(data, start, end)
-    layout.check(message, message.rows)
-    size = _CUT_HEAD
-    for column in columns:
-        if column < layout.columns:
-            buffers = message.buffers[layout.buffers[column] : layout.buffers[column + 1]]
-            size += 16 * (layout.nodes[column + 1] - layout.nodes[column] + len(buffers))
-            size += sum(length + -length % 8 for _, length in buffers)
-    return size
-
-
-def _metadata(message: ArrowMessage, nodes: list[int], buffers: list[int], body: int) -> bytes:
-    nodes_end = _NODES_AT + 4 + 8 * len(nodes)
-    packed = message.compression
+def written_metadata(
+    rows: int,
+    nodes: Sequence[tuple[int, int]],
+    buffers: Sequence[tuple[int, int]],
+    packed: tuple[int, int] | None,
+    body: int,
+) -> bytes:
+    """Return the metadata of a message, as :class:`ArrowMessage` has it; of a body of that size."""
+    nodes_end = _NODES_AT + 4 + 16 * len(nodes)
     head = _METADATA.pack(
         16,
         *(12, 20, 16, 18, 4, 8),
         *(12, 48 - 20, body, _V5, _RECORD_BATCH),
         *(12, 24, 8, 4, 16, 20 if packed else 0),
-        *(12, _NODES_AT - 52, message.rows, nodes_end + 4 - 64, 80 - 68),
+        *(12, _NODES_AT - 52, rows, nodes_end + 4 - 64, 80 - 68),
         *(8, 6, 4, 5),
         *(8, *(packed or (0, 0))),
-        len(nodes) // 2,
+        len(nodes),
     )
-    tail = struct.pack(f"<{len(nodes)}q4xI{len(buffers)}q", *nodes, len(buffers) // 2, *buffers)
+    form = f"<{2 * len(nodes)}q4xI{2 * len(buffers)}q"
+    pairs = itertools.chain.from_iterable
+    tail = struct.pack(form, *pairs(nodes), len(buffers), *pairs(buffers))
     size = len(head) + len(tail)
-    return struct.pack("<II", _CONTINUATION, size) + head + tail
+    return _PREFIX.pack(_CONTINUATION, size) + head + tail
+
+
+def uncompressed(data: memoryview, codec: int) -> bytes:
+    """Return an Arrow message without compression as one of compressed buffers; none of them is.
+
+    Arrow has a mark for buffers that are left as they are. The message says which codec it is of,
+    as others of its table do: servers go by that when they cut columns out.
+    """
+    message = read_message(data, 0, len(data))
+    buffers: list[tuple[int, int]] = []
+    parts: list[bytes | memoryview] = [b""]
+    at = 0
+    for offset, length in message.buffers:
+        size = length + len(NOT_COMPRESSED) if length else 0
+        buffers.append((at, size))
+        if size:
+            first = message.body + offset
+            parts += (NOT_COMPRESSED, data[first : first + length], _PADDING[: -size % 8])
+            at += size + -size % 8
+    parts[0] = written_metadata(message.rows, message.nodes, buffers, (codec, _BUFFERS), at)
+    return b"".join(parts)

@@ -19,6 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from fluss_df.record.layout.flat_table import FlatTable
+from fluss_df.record.log.cut import NOT_COMPRESSED
 from fluss_df.record.log.log_batch import Compression, arrow_message
 from fluss_df.record.rows.single_numbers import EPOCH_DAY, Number, since_epoch_of, unscaled_of
 from fluss_df.types import Column, DataType, TypeRoot, arrow_schema
@@ -26,7 +27,6 @@ from fluss_df.types import Column, DataType, TypeRoot, arrow_schema
 _R = TypeRoot
 # longer values are worth compressing
 _LONGEST: Final = 1024
-_NOT_COMPRESSED: Final = (-1).to_bytes(8, "little", signed=True)
 _PADDING: Final = tuple(bytes(size) for size in range(8))
 _NULL_BIT: Final = b"\0"
 _OFFSETS: Final = struct.Struct("<ii")
@@ -158,7 +158,7 @@ def arrow_row_encoder(
     schema = arrow_schema(columns)
     row = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in schema], schema=schema)
     template = _Template(arrow_message(row, compression).to_pybytes())
-    mark = b"" if compression.codec == "none" else _NOT_COMPRESSED
+    mark = b"" if compression.codec == "none" else NOT_COMPRESSED
 
     def encode(values: Sequence[Any]) -> bytes | None:
         nodes: list[int] = []

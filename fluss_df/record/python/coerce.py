@@ -46,6 +46,7 @@ import pyarrow.compute as pc
 
 from fluss_df.errors import SchemaMismatchError
 from fluss_df.metadata import nearest
+from fluss_df.record.layout.chunks import joined
 from fluss_df.record.python.allowed import check_allowed, first_refused
 from fluss_df.types import Column, DataType, TypeRoot, arrow_schema, to_arrow
 
@@ -74,8 +75,9 @@ def coerce(
     """Return the rows with exactly the table's Arrow types, in the table's order.
 
     The rows may have their columns in any order. Columns that already have their type are not
-    copied. With ``allow_missing``, nullable columns that the rows lack are filled with nulls.
-    ``upserts`` says whether the rows are upserted: only the advice in errors depends on it.
+    copied, unless they have many small chunks: these are put together. With ``allow_missing``,
+    nullable columns that the rows lack are filled with nulls. ``upserts`` says whether the rows are
+    upserted: only the advice in errors depends on it.
 
     Raises SchemaMismatchError for data that does not fit, as the module says; rows are counted
     from 0.
@@ -92,10 +94,12 @@ def coerce(
             nulls = pa.nulls(data.num_rows, field.type)
             result.append(pa.chunked_array([nulls]) if isinstance(data, pa.Table) else nulls)
             continue
-        source = data.column(column.name)
+        given = data.column(column.name)
+        # each chunk is converted by itself, which takes as long as a thousand rows
+        source = joined(given) if isinstance(given, pa.ChunkedArray) else given
         made = _column(source, column, field.type, table)
         check_allowed(made, column, table)
-        same = same and made is source
+        same = same and made is given
         result.append(made)
     if same:
         return data
