@@ -20,7 +20,7 @@ from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.record.keys.partition_names import partition_names
 from fluss_df.record.python.rows import rows_to_batch
-from fluss_df.types import Column, DataType, TypeRoot
+from fluss_df.types import Column, DataField, DataType, TypeRoot
 
 R = TypeRoot
 AT = dt.datetime(2026, 1, 2, 3, 4, 5)
@@ -74,6 +74,31 @@ def test_no_arrays_are_made(t: DataType, value: Any, monkeypatch: pytest.MonkeyP
         assert found is not None
         assert found == expected
         assert list(map(type, found.values())) == list(map(type, expected.values()))
+
+
+NESTED: list[tuple[DataType, Any]] = [
+    (DataType(R.ARRAY, element=DataType(R.STRING)), ["a", None, "longer than 7"]),
+    (
+        DataType(R.MAP, key=DataType(R.BIGINT, nullable=False), value=DataType(R.DATE)),
+        {1: AT.date()},
+    ),
+    (DataType(R.ROW, fields=(DataField("x", DataType(R.DOUBLE)),)), {"x": 1.5}),
+]
+
+
+@pytest.mark.parametrize(("t", "value"), NESTED, ids=str)
+def test_no_arrays_are_made_of_nested_values(
+    t: DataType, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EmbeddedFluss() as engine, engine.connection() as connection:
+        columns = [Column("key", DataType(R.BIGINT, nullable=False)), Column("value", t)]
+        table = create(connection, columns, ["key"])
+        with table.new_upsert().create_writer() as writer:
+            writer.upsert([1, value])
+        lookuper = table.new_lookup().create_lookuper()
+        expected = lookuper.lookup_arrow(pa.table({"key": [1]})).to_pylist()
+        monkeypatch.setattr(ValueReader, "decode", refuse)
+        assert lookuper.lookup([1]) == expected[0]
 
 
 PARTITIONS: list[tuple[DataType, Any, Any]] = [

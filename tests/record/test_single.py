@@ -12,13 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fluss_df.errors import ProtocolError
+from fluss_df.errors import FlussError, ProtocolError
 from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.record.log.log_batch import Codec, Compression, arrow_message
 from fluss_df.record.log.single_arrow import arrow_row_encoder
+from fluss_df.record.python.rows import rows_to_batch
 from fluss_df.record.rows.compacted import RowDecoder, RowEncoder
 from fluss_df.record.rows.single import row_decoder, row_encoder
-from fluss_df.types import Column, DataType, TypeRoot, arrow_schema
+from fluss_df.types import Column, DataField, DataType, TypeRoot, arrow_schema
 
 from . import row_models as m
 
@@ -51,7 +52,16 @@ def to_pylist(table: pa.Table) -> list[dict[str, Any]] | None:
 @slow
 @given(made=m.tables(m.simple_types()))
 def test_rows_are_those_of_many(made: tuple[list[Column], pa.Table]) -> None:
-    columns, table = made
+    check_rows(*made)
+
+
+@settings(slow, max_examples=30)
+@given(made=m.tables(m.types()))
+def test_rows_with_nested_values_are_those_of_many(made: tuple[list[Column], pa.Table]) -> None:
+    check_rows(*made)
+
+
+def check_rows(columns: list[Column], table: pa.Table) -> None:
     decode = row_decoder(columns, "compacted")
     if decode is None:
         return
@@ -96,6 +106,26 @@ def test_messages_are_read_as_those_of_many(
             read = pa.ipc.read_record_batch(pa.py_buffer(message), table.schema)
             read.validate(full=True)
             assert pa.Table.from_batches([read]).equals(table.slice(i, 1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (DataType(R.DECIMAL, precision=9, scale=2), 7),
+        (DataType(R.DECIMAL, precision=38, scale=2), Decimal("-1.5")),
+        *((DataType(LTZ, precision=p), dt.datetime(1960, 1, 1)) for p in (0, 3, 6, 9)),
+        *((DataType(STAMP, precision=p), dt.datetime(1960, 1, 1, 1)) for p in (0, 3, 6, 9)),
+    ],
+    ids=str,
+)
+def test_a_message_of_values_as_users_give_them(kind: DataType, value: Any) -> None:
+    columns = [Column("c", kind)]
+    encode = arrow_row_encoder(columns, Compression("none"))
+    assert encode is not None
+    message = encode([value])
+    assert message is not None
+    read = pa.ipc.read_record_batch(pa.py_buffer(message), arrow_schema(columns))
+    assert read.equals(rows_to_batch([[value]], columns, "t"))
 
 
 def test_plain_rows_are_encoded() -> None:
@@ -167,7 +197,18 @@ def test_a_decimal_that_does_not_fit_is_for_others(value: str) -> None:
 @slow
 @given(made=m.tables(m.simple_types()), data=st.data())
 def test_a_fault_is_for_others(made: tuple[list[Column], pa.Table], data: st.DataObject) -> None:
-    columns, table = made
+    check_fault(*made, data)
+
+
+@settings(slow, max_examples=30)
+@given(made=m.tables(m.types()), data=st.data())
+def test_a_fault_in_nested_values_is_for_others(
+    made: tuple[list[Column], pa.Table], data: st.DataObject
+) -> None:
+    check_fault(*made, data)
+
+
+def check_fault(columns: list[Column], table: pa.Table, data: st.DataObject) -> None:
     decode = row_decoder(columns, "compacted")
     rows = RowEncoder(columns).encode(table)
     if decode is None or not len(rows):
@@ -250,6 +291,51 @@ def test_decimals_of_any_number_of_digits(precision: int) -> None:
     with localcontext(prec=3):
         assert decode(row, 0) == {"c": value}
         assert encode([value]) == row
+
+
+BIGINT, TEXT = DataType(R.BIGINT), DataType(R.STRING)
+NESTED: list[tuple[DataType, Any]] = [
+    (DataType(R.ARRAY, element=BIGINT), [1, None, -(2**63)]),
+    (DataType(R.ARRAY, element=DataType(R.BOOLEAN)), [True, False]),
+    (DataType(R.ARRAY, element=DataType(R.FLOAT)), []),
+    (DataType(R.ARRAY, element=TEXT), ["", "a", "äöü", None, "1234567", "12345678"]),
+    (DataType(R.ARRAY, element=DataType(R.BINARY, length=9)), [b"123456789", None]),
+    (DataType(R.ARRAY, element=DataType(R.DATE)), [dt.date(1960, 1, 1), None]),
+    (DataType(R.ARRAY, element=DataType(R.DECIMAL, precision=30, scale=2)), [Decimal("-1.25")]),
+    (DataType(R.ARRAY, element=DataType(R.DECIMAL, precision=9, scale=2)), [Decimal("-1.25")]),
+    *(
+        (DataType(R.ARRAY, element=DataType(STAMP, precision=p)), [dt.datetime(1960, 1, 1), None])
+        for p in (0, 3, 6, 9)
+    ),
+    (DataType(R.ARRAY, element=DataType(R.ARRAY, element=BIGINT)), [[1], None, [], [2, 3]]),
+    (DataType(R.MAP, key=TEXT.with_nullable(False), value=BIGINT), [("a", 1), ("b", None)]),
+    (DataType(R.ROW, fields=(DataField("x", BIGINT), DataField("y", TEXT))), {"x": 1, "y": None}),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [pytest.param(t, v, id=f"{i}-{t}") for i, (t, v) in enumerate(NESTED)]
+)
+def test_nested_values_are_those_of_many(kind: DataType, value: Any) -> None:
+    """Each is decoded alone; with any byte changed, it is what it is among many, or nothing."""
+    columns = [Column("c", kind), Column("d", BIGINT)]
+    rows = [[value, 5], [None, None]]
+    table = pa.Table.from_batches([rows_to_batch(rows, columns, "t")])
+    encoded = RowEncoder(columns).encode(table)
+    decode, many = row_decoder(columns, "compacted"), RowDecoder(columns)
+    assert decode is not None
+    for i, expected in enumerate(table.to_pylist()):
+        assert repr(decode(encoded[i], 0)) == repr(expected)
+    row = encoded[0]
+    for place in range(len(row)):
+        for byte in {0, 1, 0x7F, 0x80, 0xFF, row[place] ^ 1, row[place] ^ 8}:
+            changed = row[:place] + bytes([byte]) + row[place + 1 :]
+            alone = decode(changed, 0)
+            try:
+                expected = many.decode(*as_vectors([changed])).to_pylist()[0]
+            except (FlussError, ValueError, OverflowError):
+                expected = None
+            assert repr(alone) == repr(expected) or alone is None
 
 
 @pytest.mark.parametrize("zoned", [False, True])

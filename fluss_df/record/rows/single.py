@@ -7,32 +7,21 @@ every doubt and on every fault: the vectorised codecs are asked then, and have t
 
 from __future__ import annotations
 
-import datetime as dt
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import pyarrow as pa
-
-from fluss_df.record.layout.unaligned import read_varint, varint
-from fluss_df.record.rows.row_values import is_wide_decimal
-from fluss_df.record.rows.single_numbers import EPOCH_DAY, EXACT
+from fluss_df.record.layout.unaligned import varint
+from fluss_df.record.rows.single_reads import Read, value_reader
 from fluss_df.record.rows.single_values import Encode, value_encoder
-from fluss_df.types import Column, DataType, TypeRoot, to_arrow
+from fluss_df.types import Column, TypeRoot
 
 _R = TypeRoot
 _MASK: Final = 0xFFFFFFFF
 # longer keys are hashed faster with NumPy
 _MOST_HASHED: Final = 64
-_WIDEST_DECIMAL: Final = 16
 
 _LENGTH: Final = struct.Struct("<i")
-_FLOAT: Final = struct.Struct("<f")
-_DOUBLE: Final = struct.Struct("<d")
-
-# takes bytes and a place in them; returns the value there, and the place behind it
-Read = Callable[[bytes, int], tuple[Any, int]]
 
 
 # ---- keys
@@ -162,169 +151,6 @@ def framed(key: bytes, row: bytes) -> bytes:
     return _LENGTH.pack(len(content)) + content
 
 
-def _signed_varint(bits: int) -> Read:
-    half, whole = 1 << (bits - 1), 1 << bits
-    most = (bits + 6) // 7
-
-    def read(data: bytes, at: int) -> tuple[int, int]:
-        value, end = read_varint(data, at)
-        if value >= half:
-            value -= whole
-        if value >= half or end - at > most:
-            raise ValueError(f"a number of more than {bits} bits")
-        return value, end
-
-    return read
-
-
-_read_int = _signed_varint(32)
-_read_bigint = _signed_varint(64)
-
-
-def _read_fixed(width: int) -> Read:
-    def read(data: bytes, at: int) -> tuple[int, int]:
-        end = at + width
-        return int.from_bytes(data[at:end], "little", signed=True), end
-
-    return read
-
-
-def _read_float(data: bytes, at: int) -> tuple[float, int]:
-    return _FLOAT.unpack_from(data, at)[0], at + 4
-
-
-def _read_double(data: bytes, at: int) -> tuple[float, int]:
-    return _DOUBLE.unpack_from(data, at)[0], at + 8
-
-
-def _read_bool(data: bytes, at: int) -> tuple[bool, int]:
-    byte = data[at]
-    if byte > 1:
-        raise ValueError("a boolean is neither 0 nor 1")
-    return byte == 1, at + 1
-
-
-def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = read_varint(data, at)
-    end = at + size
-    return data[at:end], end
-
-
-def _read_text(data: bytes, at: int) -> tuple[str, int]:
-    raw, at = _read_bytes(data, at)
-    return raw.decode(), at
-
-
-def _read_date(data: bytes, at: int) -> tuple[dt.date, int]:
-    days, at = _read_int(data, at)
-    return dt.date.fromordinal(EPOCH_DAY + days), at
-
-
-def _read_binary(t: DataType) -> Read:
-    size = t.length or 0
-
-    def read(data: bytes, at: int) -> tuple[bytes, int]:
-        value, at = _read_bytes(data, at)
-        if len(value) != size:
-            raise ValueError("bytes of another length")
-        return value, at
-
-    return read
-
-
-def _read_time(t: DataType) -> Read:
-    step = 1000 if to_arrow(t).unit == "s" else 1
-
-    def read(data: bytes, at: int) -> tuple[dt.time, int]:
-        millis, at = _read_int(data, at)
-        if not 0 <= millis < 86_400_000:
-            raise ValueError("a time beyond the day")
-        since_midnight = dt.timedelta(milliseconds=millis - millis % step)
-        return (dt.datetime.min + since_midnight).time(), at
-
-    return read
-
-
-def _read_wide(data: bytes, at: int) -> tuple[int, int]:
-    raw, at = _read_bytes(data, at)
-    if not 1 <= len(raw) <= _WIDEST_DECIMAL:
-        raise ValueError("a decimal of so many bytes")
-    return int.from_bytes(raw, "big", signed=True), at
-
-
-def _read_decimal(t: DataType) -> Read:
-    scale, limit = t.scale or 0, 10 ** (t.precision or 0)
-    read_number = _read_wide if is_wide_decimal(t) else _read_bigint
-
-    def read(data: bytes, at: int) -> tuple[Decimal, int]:
-        value, at = read_number(data, at)
-        if not -limit < value < limit:
-            raise ValueError("a decimal of more digits than its precision")
-        return Decimal(value).scaleb(-scale, EXACT), at
-
-    return read
-
-
-def _read_stamp(t: DataType) -> Read:
-    kind = to_arrow(t)
-    if kind.unit == "ns":
-        return _read_nanos(kind)
-    epoch = dt.datetime(1970, 1, 1, tzinfo=pa.scalar(0, kind).as_py().tzinfo)
-    micros_too = kind.unit == "us"
-    step = 1000 if kind.unit == "s" else 1
-
-    def read(data: bytes, at: int) -> tuple[dt.datetime, int]:
-        millis, at = _read_bigint(data, at)
-        millis -= millis % step
-        micros = 0
-        if micros_too:
-            rest, at = _read_rest(data, at)
-            micros = rest // 1000
-        return epoch + dt.timedelta(milliseconds=millis, microseconds=micros), at
-
-    return read
-
-
-def _read_rest(data: bytes, at: int) -> tuple[int, int]:
-    rest, at = _read_int(data, at)
-    if not 0 <= rest <= 999_999:
-        raise ValueError("nanoseconds that are no part of a millisecond")
-    return rest, at
-
-
-def _read_nanos(kind: pa.DataType) -> Read:
-    def read(data: bytes, at: int) -> tuple[Any, int]:
-        millis, at = _read_bigint(data, at)
-        rest, at = _read_rest(data, at)
-        # Arrow decides what it is in Python: with pandas, a Timestamp. Where 64 bits do not hold
-        # the number, Arrow raises OverflowError.
-        return pa.scalar(millis * 1_000_000 + rest, kind).as_py(), at
-
-    return read
-
-
-_READS: Final[Mapping[TypeRoot, Read]] = {
-    _R.BOOLEAN: _read_bool,
-    _R.TINYINT: _read_fixed(1),
-    _R.SMALLINT: _read_fixed(2),
-    _R.INTEGER: _read_int,
-    _R.BIGINT: _read_bigint,
-    _R.FLOAT: _read_float,
-    _R.DOUBLE: _read_double,
-    _R.STRING: _read_text,
-    _R.CHAR: _read_text,
-    _R.BYTES: _read_bytes,
-    _R.DATE: _read_date,
-}
-_READ_MAKERS: Final[Mapping[TypeRoot, Callable[[DataType], Read]]] = {
-    _R.BINARY: _read_binary,
-    _R.DECIMAL: _read_decimal,
-    _R.TIME_WITHOUT_TIME_ZONE: _read_time,
-    _R.TIMESTAMP_WITHOUT_TIME_ZONE: _read_stamp,
-    _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE: _read_stamp,
-}
-
-
 def row_decoder(
     columns: Sequence[Column], row_format: str
 ) -> Callable[[bytes, int], dict[str, Any] | None] | None:
@@ -344,8 +170,7 @@ def row_decoder(
         return None
     fields: list[tuple[str, Read, bool]] = []
     for column in columns:
-        root = column.type.root
-        read = _READ_MAKERS[root](column.type) if root in _READ_MAKERS else _READS.get(root)
+        read = value_reader(column.type, row_decoder)
         if read is None:
             return None
         fields.append((column.name, read, column.type.nullable))
