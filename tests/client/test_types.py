@@ -162,6 +162,28 @@ def test_rows_sent_alone(
         assert column.equals(expected.column(name)), name
 
 
+@pytest.mark.parametrize("properties", CODECS[:3], ids=lambda p: p[TYPE])
+def test_small_batches_between_large_ones(
+    tables: Tables, official_client: Official, properties: dict[str, str]
+) -> None:
+    """Small batches are not compressed where large ones are; a server cuts columns out of both."""
+    schema = everything().select(["row", *PLAIN]).schema
+    table = tables(schema, properties=properties)
+    parts = [everything().select(schema.names).slice(0, rows) for rows in (1, 2, 9, ROWS, 3)]
+    parts.insert(2, pa.concat_tables([parts[3]] * 20).combine_chunks())
+    for part in parts:
+        with table.new_append().create_writer() as writer:
+            writer.write_arrow(part)
+        official_client.write(table, part.combine_chunks())
+    expected = pa.concat_tables([part for part in parts for _ in range(2)])
+    for names in (schema.names, ["row"], [PLAIN[-1], "row"], ["string", "bytes"]):
+        assert tables.read(table, names).equals(expected.select(names))
+        got = official_client.read(table, names)
+        for name in names:
+            column = got.column(name).cast(schema.field(name).type)
+            assert column.equals(expected.column(name)), name
+
+
 @pytest.mark.parametrize("properties", OUR_CODECS, ids=lambda p: p[LEVEL])
 def test_other_levels_of_zstd(
     tables: Tables, official_client: Official, properties: dict[str, str]

@@ -15,7 +15,8 @@ import pytest
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.record.layout.headers import scan_headers, verify_crcs
 from fluss_df.record.log.checked import CheckedColumns
-from fluss_df.record.log.log_batch import Compression, encode_log_batch
+from fluss_df.record.log.cut import NOT_COMPRESSED, ArrowMessage, read_message
+from fluss_df.record.log.log_batch import Codec, Compression, encode_log_batch
 from fluss_df.record.log.log_decode import LogDecoder
 
 from . import batches as b
@@ -74,6 +75,54 @@ def test_a_slice_is_encoded_without_its_surroundings() -> None:
     raw = encoded.to_bytes()
     table = LogDecoder({1: b.SCHEMA}, b.SCHEMA).decode_table(raw, scan_headers(raw))
     assert table.to_batches()[0].equals(part)
+
+
+def packed(batch: pa.RecordBatch, codec: Codec) -> tuple[ArrowMessage, set[bool]]:
+    """Return the message of a batch, and whether its buffers are compressed."""
+    encoded = encode_log_batch(batch, schema_id=1, compression=Compression(codec))
+    raw = memoryview(encoded.to_bytes())
+    message = read_message(raw, 48, len(raw))
+    assert message.compression == {"none": None, "lz4_frame": (0, 0), "zstd": (1, 0)}[codec]
+    found = LogDecoder({1: batch.schema}, batch.schema).decode_table(raw, scan_headers(raw))
+    found.validate(full=True)
+    assert found.equals(pa.Table.from_batches([batch]))
+    marks = (bytes(raw[message.body + at :][:8]) for at, size in message.buffers if size)
+    return message, {mark != NOT_COMPRESSED for mark in marks}
+
+
+def test_small_batches_are_not_compressed_by_zstd() -> None:
+    limit = pa.record_batch({"n": pa.array(range(512), pa.int64())})
+    assert packed(limit, "zstd")[1] == {False}
+    beyond = pa.record_batch({"n": pa.array(range(513), pa.int64())})
+    assert packed(beyond, "zstd")[1] == {True}
+    # many columns have as many bytes each
+    wide = pa.record_batch({f"c{i}": pa.array(range(16), pa.int64()) for i in range(40)})
+    assert packed(wide, "zstd")[1] == {False}
+    for rows in (1, 2, 30):
+        assert packed(b.rows(0, rows), "zstd")[1] == {False}
+        assert packed(b.rows(50, 90).slice(7, rows), "zstd")[1] == {False}
+
+
+def test_small_batches_have_the_buffers_that_arrow_writes() -> None:
+    batch = pa.record_batch(
+        {
+            "n": [1, None, 3],
+            "text": ["a", "", None],
+            "none": pa.nulls(3, pa.string()),
+            "list": [[1], None, []],
+            "row": [{"a": 1, "b": "x"}, None, {"a": None, "b": "y"}],
+            "map": pa.array([[("k", 1.5)], [], None], pa.map_(pa.string(), pa.float64())),
+            "fixed": pa.array([b"12345", None, b"67890"], pa.binary(5)),
+            "flag": [True, None, False],
+        }
+    )
+    plain, _ = packed(batch, "none")
+    marked, compressed = packed(batch, "zstd")
+    assert compressed == {False}
+    assert (marked.rows, marked.nodes) == (plain.rows, plain.nodes)
+    assert [size for _, size in marked.buffers] == [
+        size + 8 if size else 0 for _, size in plain.buffers
+    ]
 
 
 def test_what_cannot_be_encoded() -> None:
