@@ -158,6 +158,14 @@ def test_times_are_joined_as_whole_numbers_are(
         f"SELECT x.id AS a, y.id AS b FROM r AS x JOIN r AS y ON x.{one} = y.{other}"
     )
     assert sorted(joined.rows()) == expected
+    known = {at for at, _ in expected}
+    among = con.raw_sql(f"SELECT id FROM r WHERE {one} IN (SELECT {other} FROM r)")
+    assert sorted(among["id"]) == sorted(known)
+    computed = f"SELECT MAX({other}) FROM r WHERE {other} IS NOT NULL GROUP BY id"
+    others = con.raw_sql(f"SELECT id FROM r WHERE {one} NOT IN ({computed})")
+    assert sorted(others["id"]) == [
+        at for at, n in enumerate(numbers[one]) if n is not None and at not in known
+    ]
     t = con.table("r")
     u = t.view()
     pairs = con.compile(t.join(u, t[one] == u[other]).select(t.id, b=u.id)).collect()
