@@ -21,7 +21,7 @@ from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
 from fluss_df.backend.catalog.files import Files
 from fluss_df.backend.catalog.leaves import bind_fluss_tables, bind_unbound_tables
 from fluss_df.backend.compiler import arithmetic, relations, rules, subqueries, times, windows  # noqa: F401 - they add to the translation
-from fluss_df.backend.results import with_digits
+from fluss_df.backend.results import counts_seconds, with_digits
 from fluss_df.backend.sql.dialect import Fluss
 from fluss_df.backend.sql.queries import SqlScope
 from fluss_df.backend.streams.streaming import Streaming
@@ -288,9 +288,10 @@ class Backend(Streaming, Files):
         table = expr.as_table()
         frame = self.compile(table, params=params, limit=limit, **kwargs)
         schema = table.schema()
-        if any(kind.is_decimal() or kind.is_nested() for kind in schema.types):
+        numbers = any(kind.is_decimal() or kind.is_nested() for kind in schema.types)
+        if numbers or counts_seconds(table):
             found = frame.collect_schema().dtypes()
-            schema = with_digits(schema, dict(zip(schema, found, strict=True)))
+            schema = with_digits(table, dict(zip(schema, found, strict=True)))
         # Ibis takes some columns for NOT NULL that are not, as lag() is null in the first row
         columns = PyArrowSchema.from_ibis(schema)
         arrow_schema = pa.schema([column.with_nullable(True) for column in columns])
@@ -322,21 +323,21 @@ class Backend(Streaming, Files):
         """
         batches = self.to_pyarrow_batches(expr, chunk_size=chunk_size, **kwargs)
         found = pl.DataFrame(batches.schema.empty_table()).schema
-        schema = with_digits(expr.as_table().schema(), found)
+        schema = with_digits(expr, found)
         for batch in batches:
             yield expr.__pandas_result__(batch.to_pandas(), schema=schema)
 
     def execute(self, expr: ir.Expr, /, **kwargs: Any) -> Any:
         """Return what an expression is as pandas data; ``**kwargs`` as for Ibis's backends."""
         frame = self._to_dataframe(expr, **kwargs)
-        schema = with_digits(expr.as_table().schema(), frame.schema)
+        schema = with_digits(expr, frame.schema)
         return expr.__pandas_result__(frame.to_pandas(), schema=schema)
 
     def to_polars(self, expr: ir.Expr, /, **kwargs: Any) -> Any:
         """Return what an expression is as Polars data; ``**kwargs`` as for Ibis's backends."""
         kwargs.setdefault("engine", "cpu")
         frame = self._to_dataframe(expr, **kwargs)
-        kinds = with_digits(expr.as_table().schema(), frame.schema).items()
+        kinds = with_digits(expr, frame.schema).items()
         # Ibis would cast times to nanoseconds, which hold no year before 1678
         # one by one: a name given to cast may be a pattern
         frame = pl.DataFrame(
@@ -349,7 +350,7 @@ class Backend(Streaming, Files):
     def to_pyarrow(self, expr: ir.Expr, /, **kwargs: Any) -> pa.Table | pa.Array | pa.Scalar:
         """Return what an expression is as Arrow data; ``**kwargs`` as for Ibis's backends."""
         frame = self._to_dataframe(expr, **kwargs)
-        schema = with_digits(expr.as_table().schema(), frame.schema)
+        schema = with_digits(expr, frame.schema)
         rows = PyArrowData.convert_table(frame.to_arrow(), schema)
         found: pa.Table | pa.Array | pa.Scalar = expr.__pyarrow_result__(rows, schema=schema)
         if not isinstance(found, pa.Table):

@@ -19,6 +19,8 @@ from ibis.formats.polars import PolarsType as _PolarsType
 
 #: Units of times, the coarsest first.
 UNITS = ("ms", "us", "ns")
+#: A time of the day with as many digits of a second as it has: none, three, six or nine.
+TIME_AS_TEXT = "%H:%M:%S%.f"
 NANOSECONDS_OF_A_DAY = 86_400 * 10**9
 
 _ORIGINAL = "ibis.backends.polars.compiler"

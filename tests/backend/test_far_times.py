@@ -10,6 +10,7 @@ from typing import Any
 
 import ibis
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from fluss_df.backend import Backend
@@ -157,6 +158,14 @@ def test_times_are_joined_as_whole_numbers_are(
         f"SELECT x.id AS a, y.id AS b FROM r AS x JOIN r AS y ON x.{one} = y.{other}"
     )
     assert sorted(joined.rows()) == expected
+    known = {at for at, _ in expected}
+    among = con.raw_sql(f"SELECT id FROM r WHERE {one} IN (SELECT {other} FROM r)")
+    assert sorted(among["id"]) == sorted(known)
+    computed = f"SELECT MAX({other}) FROM r WHERE {other} IS NOT NULL GROUP BY id"
+    others = con.raw_sql(f"SELECT id FROM r WHERE {one} NOT IN ({computed})")
+    assert sorted(others["id"]) == [
+        at for at, n in enumerate(numbers[one]) if n is not None and at not in known
+    ]
     t = con.table("r")
     u = t.view()
     pairs = con.compile(t.join(u, t[one] == u[other]).select(t.id, b=u.id)).collect()
@@ -213,4 +222,82 @@ def test_rows_of_far_days_are_deleted_and_changed() -> None:
     assert con.table("e").filter(ibis._.id == 1).d.to_pyarrow().to_pylist() == [dt.date(2000, 1, 1)]
     con.raw_sql("DELETE FROM e WHERE t < DATE '9999-12-31'")
     assert con.table("e").count().execute() == 0
+    con.disconnect()
+
+
+@pytest.mark.parametrize("name", list(_FACTORS))
+def test_seconds_since_1970_are_counted_in_all_years(
+    drawn: tuple[Backend, Numbers], name: str
+) -> None:
+    con, numbers = drawn
+    # one that 53 bits do not hold may be rounded twice
+    known = [None if n is None else pytest.approx(n / 10**9, rel=3e-16) for n in numbers[name]]
+    assert _sql(con, f"EXTRACT(EPOCH FROM {name})") == known
+    assert _sql(con, f"DATE_PART('epoch', COALESCE({name}, {name}))") == known
+    assert _sql(con, f"2 * EXTRACT(EPOCH FROM {name}) / 2") == known
+    assert con.raw_sql(f"SELECT EXTRACT(EPOCH FROM {name}) AS x FROM r").dtypes == [pl.Float64()]
+    found = con.raw_sql(
+        f"SELECT id FROM r WHERE EXTRACT(EPOCH FROM {name}) > 0 AND {name} IS NOT NULL"
+    )
+    assert sorted(found["id"]) == [at for at, n in enumerate(numbers[name]) if n and n > 0]
+
+
+def test_seconds_since_1970_have_64_bits_in_ibis() -> None:
+    con = Backend()
+    con.do_connect(":memory:")
+    con.raw_sql("CREATE TABLE e (id INT, t TIMESTAMP(6), i INT)")
+    con.raw_sql("INSERT INTO e VALUES (1, '2039-01-01 00:00:00', 7), (2, NULL, 8)")
+    t = con.table("e").filter(ibis._.id == 1)
+    seconds = int(dt.datetime(2039, 1, 1, tzinfo=dt.UTC).timestamp())
+    made = t.select(s=t.t.epoch_seconds(), n=-t.t.epoch_seconds(), i=t.i)
+    row = {"s": seconds, "n": -seconds, "i": 7}
+    assert made.to_pyarrow().to_pylist() == [row]
+    assert made.to_polars().to_dicts() == [row]
+    assert made.to_polars().dtypes == [pl.Int64(), pl.Int64(), pl.Int32()]
+    assert made.execute().to_dict("records") == [row]
+    assert pa.Table.from_batches(made.to_pyarrow_batches()).to_pylist() == [row]
+    assert [part.to_dict("records") for part in con.to_pandas_batches(made)] == [[row]]
+    column = t.t.epoch_seconds()
+    assert column.to_pyarrow().to_pylist() == [seconds]
+    assert column.execute().tolist() == [seconds]
+    assert column.max().execute() == seconds
+    assert column.max().to_polars() == seconds
+    assert t.t.date().epoch_seconds().max().to_pyarrow().as_py() == seconds
+    assert t.filter(column > 2**31).count().execute() == 1
+    batch = next(iter(con.follow(made)))
+    assert batch.to_pylist() == [row]
+    con.disconnect()
+
+
+def test_texts_of_times_of_the_day_have_their_fraction() -> None:
+    con = Backend()
+    con.do_connect(":memory:")
+    con.raw_sql("CREATE TABLE c (a TIME(0), b TIME(3), g TIME(6), s STRING)")
+    con.raw_sql("INSERT INTO c VALUES ('12:00:00', '12:00:00.12', '12:00:00.123456', 'x')")
+    con.raw_sql("INSERT INTO c VALUES (NULL, NULL, NULL, 'n')")
+    for value, text in (
+        ("CAST(a AS STRING)", "12:00:00"),
+        ("CAST(b AS STRING)", "12:00:00.120"),
+        ("CAST(g AS STRING)", "12:00:00.123456"),
+        ("CAST((g) AS VARCHAR)", "12:00:00.123456"),
+        ("g || s", "12:00:00.123456x"),
+        ("s || '-' || g || '!'", "x-12:00:00.123456!"),
+        ("CONCAT(s, g, s)", "x12:00:00.123456x"),
+        ("CONCAT_WS('-', s, b)", "x-12:00:00.120"),
+        ("CAST(COALESCE(g, b) AS STRING)", "12:00:00.123456"),
+        ("CAST(TIME '01:02:03.5' AS STRING)", "01:02:03.500"),
+        ("STRING_AGG(g, ',')", "12:00:00.123456"),
+        ("UPPER(CAST(g AS STRING))", "12:00:00.123456"),
+    ):
+        assert con.raw_sql(f"SELECT {value} AS v FROM c WHERE s = 'x'")["v"].to_list() == [text]
+    assert con.raw_sql("SELECT CAST(g AS STRING) AS v FROM c WHERE s = 'n'")["v"].to_list() == [
+        None
+    ]
+    found = con.raw_sql("SELECT s FROM c WHERE CAST(g AS STRING) = '12:00:00.123456'")
+    assert found["s"].to_list() == ["x"]
+    t = con.table("c").filter(ibis._.s == "x")
+    made = t.select(a=t.a.cast("string"), b=t.b.cast("string"), g=t.g.cast("string") + t.s)
+    assert made.to_pyarrow().to_pylist() == [
+        {"a": "12:00:00", "b": "12:00:00.120", "g": "12:00:00.123456x"}
+    ]
     con.disconnect()

@@ -13,7 +13,14 @@ import ibis.expr.operations as ops
 import polars as pl
 
 from fluss_df.backend.compiler.literals import FIRST_YEAR, LAST_YEAR, beside, single
-from fluss_df.backend.translation import UNITS, PolarsType, nanoseconds, rule, translate
+from fluss_df.backend.translation import (
+    TIME_AS_TEXT,
+    UNITS,
+    PolarsType,
+    nanoseconds,
+    rule,
+    translate,
+)
 
 _DAY_OF_1970 = dtm.date(1970, 1, 1).toordinal()
 _compared = translate.dispatch(ops.Equals)
@@ -222,8 +229,12 @@ _STEPS_OF_DIGITS = {0: "1s", 1: "100ms", 2: "10ms", 4: "100us", 5: "10us", 7: "1
 def cast(op: ops.Cast, **kw: Any) -> pl.Expr:
     """Make a value one of another type; a time loses the digits that its type does not have.
 
-    Polars has units of 3, 6 and 9 digits, and cuts off what is less than one of them.
+    Polars has units of 3, 6 and 9 digits, and cuts off what is less than one of them. Of a time of
+    the day it makes a text without its fraction.
     """
+    if op.to.is_string() and op.arg.dtype.is_time():
+        written: pl.Expr = translate(op.arg, **kw)
+        return written.dt.to_string(TIME_AS_TEXT)
     if op.to.is_date() and _has_other_zone(op.arg):
         return part_of_moment(ops.Date(op.arg), **kw)
     step = _STEPS_OF_DIGITS.get(op.to.scale) if op.to.is_timestamp() else None

@@ -26,6 +26,8 @@ written                   handed to Polars
 ``AVG(f)``                ``AVG(CAST(f AS DOUBLE))``, where f is FLOAT
 ``POWER(i, 2)``           ``POWER(CAST(i AS DOUBLE), 2)``
 ``d + INTERVAL '1 hour'`` ``CAST(d AS TIMESTAMP) + ...``, where d is a date
+``EXTRACT(EPOCH FROM d)`` ``CAST(CAST(d AS BIGINT) AS DOUBLE) * 86400``, where d is a date
+``CAST(t AS STRING)``     ``STRFTIME(t, '%H:%M:%S%.f')``, where t is a TIME
 ``SELECT UNNEST(l)``      ``... WHERE ARRAY_LENGTH(l) > 0``
 ========================= ==============================================
 """
@@ -47,6 +49,7 @@ from fluss_df.backend.sql.operands.lists import drop_empty_lists
 from fluss_df.backend.sql.operands.numbers import make_room
 from fluss_df.backend.sql.operands.times import align_times
 from fluss_df.backend.sql.operands.types import asked_type, number_in, type_of
+from fluss_df.backend.sql.operands.written_times import write_times
 from fluss_df.errors import FlussError
 
 _LIKES = (exp.Like, exp.ILike)
@@ -128,6 +131,7 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
         node.replace(exp.Not(this=exp.Paren(this=equal)))
     _group(tree)
     make_room(tree, frames)
+    write_times(tree, frames)
     groups = [
         (node, values)
         for node in _from_within(tree, *_MIXED, exp.Case, exp.If, *_ORDERED)

@@ -212,7 +212,7 @@ class RunningAggregate:
         return made.to_series()[0]
 
     def _results(self, rows: pl.DataFrame) -> ir.Table:
-        table = ibis.memtable(rows, schema=with_digits(self.partial.schema(), rows.schema)).op()
+        table = ibis.memtable(rows, schema=with_digits(self.partial, rows.schema)).op()
         values: dict[str, ops.Value] = {
             name: ops.Field(table, name) for name in self._aggregate.groups
         }

@@ -129,7 +129,7 @@ class Streaming(Statements):
         _refuse_whole(expr, aggregate)
 
         def convert(part: pl.DataFrame) -> pa.Table:
-            kinds = with_digits(schema, dict(zip(schema, part.dtypes, strict=True)))
+            kinds = with_digits(expr, dict(zip(schema, part.dtypes, strict=True)))
             made = PyArrowData.convert_table(part.to_arrow(), kinds)
             return made.cast(PyArrowSchema.from_ibis(kinds))
 

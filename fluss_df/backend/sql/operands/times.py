@@ -15,7 +15,7 @@ import polars as pl
 from sqlglot import exp
 
 from fluss_df.backend.compiler.literals import FIRST_YEAR, LAST_YEAR
-from fluss_df.backend.sql.operands.types import asked_type
+from fluss_df.backend.sql.operands.types import asked_type, columns_of
 from fluss_df.backend.translation import NANOSECONDS_OF_A_DAY, UNITS
 
 _DIGITS = (3, 6, 9)
@@ -43,6 +43,9 @@ def align_times(tree: exp.Expr, groups: Groups, frames: Mapping[str, pl.LazyFram
     if fine or _has_other_units(frames) or any(c.to.expressions for c in tree.find_all(exp.Cast)):
         for node, values in groups:
             _align(node, values, frames)
+        for node in list(tree.find_all(exp.In))[::-1]:
+            if isinstance(node.args.get("query"), exp.Subquery):
+                _align_query(node, frames)
         for operation in list(tree.find_all(exp.SetOperation)):
             if not isinstance(operation.parent, exp.SetOperation):
                 _align_columns(operation, frames)
@@ -148,6 +151,25 @@ def _align(node: exp.Expr, values: list[exp.Expr], frames: Mapping[str, pl.LazyF
             # as precise as its neighbour: Polars reads the text right, and pushes it into the scan
             continue
         _align_literal(node, values[at], literal, zoned, finest)
+
+
+def _align_query(node: exp.In, frames: Mapping[str, pl.LazyFrame]) -> None:
+    """Have a time compared as a number with those of a query, where one has no nanoseconds."""
+    value, query = node.this, node.args["query"]
+    kinds = [asked_type(part, frames) for part in (value.unnest(), query)]
+    fine = [isinstance(kind, pl.Datetime) and kind.time_unit == "ns" for kind in kinds]
+    if fine[0] == fine[1] or not all(isinstance(k, (pl.Date, pl.Datetime)) for k in kinds):
+        return
+    names = columns_of(query, frames)
+    if names is None or len(names) != 1:
+        return
+    given, asked = (UNITS.index(k.time_unit) if isinstance(k, pl.Datetime) else None for k in kinds)
+    number = _nanoseconds(exp.column(names[0], quoted=True), asked)
+    inner = query.copy()
+    inner.set("alias", exp.TableAlias(this=exp.to_identifier("__fluss_times", quoted=True)))
+    numbers = exp.select(exp.alias_(number, names[0], quoted=True)).from_(inner)
+    query.replace(numbers.subquery())
+    value.replace(_nanoseconds(value, given))
 
 
 def _compares(node: exp.Expr, values: list[exp.Expr]) -> bool:
