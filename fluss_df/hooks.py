@@ -27,6 +27,8 @@ class EndStep(enum.IntEnum):
     SERVERS = enum.auto()
     #: Reads of asynchronous scanners that nobody awaits any more are ended.
     SCANNERS = enum.auto()
+    #: Other calls of coroutines are interrupted: nobody awaits them any more.
+    CALLS = enum.auto()
     #: Iterators of batches that the program left are ended.
     QUERIES = enum.auto()
     #: Tiering into the lakes of folders ends: it needs pools, which take no more work after this.

@@ -9,7 +9,7 @@ import pytest
 from fluss_df import hooks
 
 # in the order of their steps; the names are those of the modules
-ENDS = ["server", "scanner", "live", "folder_lake"]
+ENDS = ["server", "scanner", "threads", "live", "folder_lake"]
 EXITS = ["live", "parallel", "writer", "open_clusters", "local"]
 FORKS = [
     "counters", "io_thread", "lane_pool", "folders", "connection", "interrupts",

@@ -19,10 +19,11 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from fluss_df.client.runtime.io_thread import io_thread, reset_after_fork
+from fluss_df.aio.threads import Threads
+from fluss_df.client.runtime.io_thread import io_thread
 
 C = TypeVar("C")
 C_co = TypeVar("C_co", covariant=True)
@@ -49,16 +50,7 @@ class Facade(Generic[C_co]):
         return repr(self._core)
 
 
-class _Threads:
-    def __init__(self) -> None:
-        self.after_fork()
-        reset_after_fork(self)
-
-    def after_fork(self) -> None:
-        self.pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="fluss-df-aio")
-
-
-_threads = _Threads()
+_threads = Threads(_THREADS, "fluss-df-aio")
 
 
 async def io_coroutine(work: Coroutine[Any, Any, T]) -> T:
@@ -97,7 +89,7 @@ def watched(future: Future[T]) -> asyncio.Future[T]:
 
 def submit(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
     """Start a call that blocks, on a thread."""
-    return _threads.pool.submit(function, *args, **kwargs)
+    return _threads.submit(function, *args, **kwargs)
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -16,7 +16,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -27,7 +27,9 @@ import fluss_df.client.scan.log_scanner as core_scanner
 import fluss_df.client.scan.snapshot_scanner as core_snapshot
 from fluss_df.aio.bridge import Facade, like, submit, watched
 from fluss_df.aio.kept import Kept, Polled, Whole
+from fluss_df.aio.threads import Threads
 from fluss_df.client.fetch.row_filter import part_of
+from fluss_df.client.runtime.io_thread import reset_after_fork
 from fluss_df.client.scan.records import RecordBatch, ScanRecord, ScanRecords, record_batches
 from fluss_df.hooks import EndStep, at_end, undoing
 from fluss_df.metadata import TableBucket
@@ -62,7 +64,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
 
     def __init__(self, core: core_scanner.LogScanner) -> None:
         super().__init__(core)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fluss-df-aio-scan")
+        self._thread = Threads(1, "fluss-df-aio-scan")
         # errors of subscriptions, raised by the next call that reads
         self._problems: deque[BaseException] = deque()
         # the number of calls whose rows somebody waits for
@@ -75,6 +77,13 @@ class LogScanner(Facade[core_scanner.LogScanner]):
         self._iterated: Polled | None = None
         self._yielded = 0
         _scanners.add(self)
+        reset_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Go on in a forked child: nobody there waits for the calls of the parent."""
+        self._awaited = 0
+        self._problems.clear()
+        self._kept.after_fork()
 
     # ---- subscriptions
 
@@ -291,7 +300,7 @@ class LogScanner(Facade[core_scanner.LogScanner]):
             self._awaited -= 1
 
 
-# the program waits at its end for their threads, which nothing else would end
+# their reads have threads of their own, which the program's end would wait for
 _scanners: Final[weakref.WeakSet[LogScanner]] = weakref.WeakSet()
 
 

@@ -4,15 +4,20 @@ Python raises KeyboardInterrupt in the main thread, between any two of its steps
 had taken, and was putting together or handing over at that moment, would be lost without a word
 (half of all interrupts lost some thousand rows). So the main thread has such work done by another
 thread, and only waits for it: an interrupt ends the wait, and not the work.
+
+Calls of coroutines run on other threads. The end of the program interrupts them in the same way
+(:class:`Interruptible`), but not while they do such work.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import ctypes
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from fluss_df.client.runtime.io_thread import result_of
 from fluss_df.hooks import ForkStep, after_fork
@@ -68,6 +73,57 @@ class _Shield:
             del job
 
 
+class InterruptedCallError(KeyboardInterrupt):
+    """A call was interrupted by the end of the program."""
+
+
+class Interruptible(contextlib.AbstractContextManager["Interruptible"]):
+    """A call on a thread other than the main one, which another thread can interrupt."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread = threading.get_ident()
+        self._open = False
+        self._shields = 0
+        self.interrupted = False
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            self._open = True
+            if self.interrupted:
+                raise InterruptedCallError
+        _here.call = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._open = False
+        _here.call = None
+
+    def interrupt(self) -> None:
+        """Raise InterruptedCallError in the call, as Python raises KeyboardInterrupt."""
+        with self._lock:
+            self.interrupted = True
+            if self._open and not self._shields:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread), ctypes.py_object(InterruptedCallError)
+                )
+
+    def shield(self, work: Callable[[], T]) -> T:
+        """Return what ``work`` returns; an interrupt comes before or behind it."""
+        with self._lock:
+            if self.interrupted:
+                raise InterruptedCallError
+            self._shields += 1
+        try:
+            return work()
+        finally:
+            with self._lock:
+                self._shields -= 1
+            if self.interrupted and not self._shields:
+                raise InterruptedCallError
+
+
 _here = threading.local()
 _shield: _Shield | None = None
 
@@ -80,7 +136,8 @@ def shielded(work: Callable[[], T]) -> T:
     """
     global _shield
     if threading.get_ident() != threading.main_thread().ident:
-        return work()
+        call: Interruptible | None = getattr(_here, "call", None)
+        return work() if call is None else call.shield(work)
     job = _Job(work)
     shield = _shield
     try:
@@ -105,8 +162,8 @@ def shielded(work: Callable[[], T]) -> T:
 
 def abandoned() -> bool:
     """Whether this is work whose caller was interrupted and no longer waits for it."""
-    job = getattr(_here, "job", None)
-    return job is not None and job.abandoned
+    job, call = getattr(_here, "job", None), getattr(_here, "call", None)
+    return (job is not None and job.abandoned) or (call is not None and call.interrupted)
 
 
 def _after_fork_in_child() -> None:
