@@ -85,3 +85,10 @@ def test_rows_are_counted_over_chunks_that_are_put_together() -> None:
         coerce(pa.table({"c": column}), columns, table="d.t")
     made = coerce(pa.table({"c": column[:128]}), columns, table="d.t")
     assert made.column(0).num_chunks == 1
+
+
+def test_large_dictionaries_are_not_put_together() -> None:
+    texts = [pa.array([f"{number}-{i}" for i in range(2000)]) for number in range(20)]
+    chunks = [pa.DictionaryArray.from_arrays(pa.array([1, 7], pa.int32()), of) for of in texts]
+    column = pa.chunked_array(chunks)
+    assert joined(column) is column

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from fluss_df.errors import SchemaMismatchError
 from fluss_df.record.python import row_collector
-from fluss_df.record.python.fits import checker
-from fluss_df.record.python.row_collector import Gathered, RowCollector, RowGate
+from fluss_df.record.python.fits import Limits, checker
+from fluss_df.record.python.row_collector import Gathered, RowCollector, RowGate, limits_of_rows
 from fluss_df.record.python.rows import rows_to_batch
 from fluss_df.types import Column, DataField, DataType, TypeRoot, from_arrow
 
@@ -39,6 +39,10 @@ TWO = dt.timezone(dt.timedelta(hours=2))
 MOMENTS += [dt.datetime(2024, 1, 2, 3, 4, 5, micros, TWO) for micros in (0, 120_000, 123_456)]
 MOMENTS += [pd.Timestamp("2024-01-02 00:00:00.1", tz=zone) for zone in (None, "UTC", "CET")]
 MOMENTS += [pd.Timestamp("1500-01-01").as_unit("s"), pd.NaT]
+# years that Python does not have
+MOMENTS += [
+    pd.Timestamp(np.datetime64(text, "s")) for text in ("20000-05-06T07:08:09", "-0044-03-15")
+]
 MOMENTS += [pd.Timestamp(1_700_000_000_000_000_000 + nanos) for nanos in (120, 100, 1, 1000)]
 MOMENTS += [dt.datetime(year, 1, 1) for year in (1, 1677, 1678, 2261, 2262, 9999)]
 MOMENTS += [dt.datetime(year, 1, 1, tzinfo=CET) for year in (1, 2, 1678, 2262, 9999)]
@@ -70,6 +74,7 @@ SCALARS: dict[str, list[Any]] = {
         1.0,
     ],
     "DECIMALS": [
+        *(Decimal(text) for text in ("1." + "0" * 40, "9" * 36 + ".990", "0.5" + "0" * 40)),
         *(
             Decimal(text)
             for text in (
@@ -100,6 +105,7 @@ SCALARS: dict[str, list[Any]] = {
     ],
 }
 ITEMS: dict[TypeRoot, list[Any]] = {
+    R.BYTES: [[b"a", b"c"], [b"a"], [b"b", None], ["a"]],
     R.TINYINT: [[1, None], [128], [np.int8(1)], (1, 2), [True], [], np.array([1], "i1"), [[1]]],
     R.BIGINT: [[2**63], [2**63 - 1, 1], np.array([1, 2]), np.array([[1]]), np.array([1.0]), "12"],
     R.FLOAT: [
@@ -181,6 +187,17 @@ EDGES: list[tuple[DataType, list[Any]]] = [
     *(
         (DataType(R.ARRAY, element=DataType(root, nullable=False)), values)
         for root, values in ITEMS.items()
+    ),
+    (
+        DataType(R.ARRAY, element=DataType(R.DECIMAL, precision=4, scale=2)),
+        [
+            [1, Decimal("1.5")],
+            [1],
+            [Decimal("1.25"), None],
+            np.array([1, 2]),
+            [100],
+            np.array([1.5]),
+        ],
     ),
     (
         DataType(
@@ -351,6 +368,59 @@ def test_what_programs_have_at_hand_is_not_converted(
     collector = RowCollector([Column("c", kind)], "db.t")
     monkeypatch.setattr(row_collector, "rows_to_batch", None)
     assert str(collector.values((value,))[0]).strip("b'") in str(value)
+
+
+def test_buffers_within_lists_are_copied() -> None:
+    collector = RowCollector([Column("c", DataType(R.ARRAY, element=DataType(R.BYTES)))], "db.t")
+    buffer = bytearray(b"abc")
+    values = collector.values({"c": [buffer]})
+    buffer[:] = b"zz"
+    assert collector.batch(list(values)).to_pylist() == [{"c": [b"abc"]}]
+
+
+FINE = dt.time(1, 2, 3, 4)
+TIME = DataType(R.TIME_WITHOUT_TIME_ZONE, precision=6)
+FIELDS = (DataField("t", TIME),)
+TEXT = DataType(R.STRING, nullable=False)
+
+
+@pytest.mark.parametrize(
+    ("row_format", "kind", "good", "bad"),
+    [
+        ("compacted", TIME, dt.time(1), FINE),
+        ("compacted", DataType(R.ARRAY, element=TIME), [None, dt.time(1)], [FINE]),
+        (
+            "compacted",
+            DataType(R.MAP, key=DataType(R.STRING, nullable=False), value=TIME),
+            {"a": dt.time(1)},
+            {"a": FINE},
+        ),
+        ("compacted", DataType(R.ROW, fields=FIELDS), {"t": dt.time(1)}, {"t": FINE}),
+        ("indexed", DataType(R.CHAR, length=3), "é", "é😀"),
+        ("indexed", DataType(R.CHAR, length=3), "ab", "a\0"),
+        ("indexed", DataType(R.BINARY, length=2), b"ab", b"a\0"),
+        ("indexed", DataType(R.BINARY, length=2), bytearray(b"ab"), memoryview(b"a\0")),
+    ],
+    ids=str,
+)
+def test_what_the_rows_of_a_table_cannot_hold_is_refused_alone(
+    row_format: str, kind: DataType, good: Any, bad: Any
+) -> None:
+    collector = RowCollector([Column("c", kind)], "db.t", limits_of_rows(row_format))
+    assert len(collector.values((good,))) == 1
+    with pytest.raises(SchemaMismatchError, match="'c"):
+        collector.values((bad,))
+    # another format has no such limit
+    assert len(RowCollector([Column("c", kind)], "db.t").values((bad,))) == 1
+
+
+def test_a_null_bucket_key_is_refused_alone() -> None:
+    limits = Limits(required=frozenset({"name"}))
+    collector = RowCollector(COLUMNS, "db.t", limits)
+    for row in ((1, None), {"id": 1}, {"id": 1, "name": None}):
+        with pytest.raises(SchemaMismatchError, match="bucket key column 'name' is null"):
+            collector.values(row)
+    assert collector.values({"id": 1, "name": "a"}) == (1, "a")
 
 
 Pair = namedtuple("Pair", ["id", "name"])

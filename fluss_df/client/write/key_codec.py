@@ -24,7 +24,7 @@ from fluss_df.record.layout.chunks import joined
 from fluss_df.record.layout.columns import with_columns
 from fluss_df.record.layout.stamped import StampedBatch
 from fluss_df.record.python.coerce import coerce
-from fluss_df.record.python.row_collector import Gathered, RowCollector
+from fluss_df.record.python.row_collector import Gathered, RowCollector, limits_of_rows
 from fluss_df.record.rows.row_formats import require_milliseconds
 from fluss_df.schema import TableInfo
 from fluss_df.types import Column, arrow_schema
@@ -56,8 +56,9 @@ class KeyCodec(RowCodec):
             flag += "_"
         fields = [field.with_nullable(True) for field in arrow_schema(self.columns)]
         self.frame_schema = pa.schema([*fields, pa.field(flag, pa.bool_())])
-        self.rows = RowCollector(self.columns, self._name, require_milliseconds)
-        self.deletes = RowCollector(self._key_columns, self._name, require_milliseconds)
+        limits = limits_of_rows(info.kv_format)
+        self.rows = RowCollector(self.columns, self._name, limits)
+        self.deletes = RowCollector(self._key_columns, self._name, limits)
         self.most_rows = config.writer_batch_rows
         # servers know columns by their place; what is not written is null in what is sent
         place = {name: number for number, name in enumerate(info.get_column_names())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +20,8 @@ from fluss_df.record.log.row_log import encode_row_log_batch, require_log_format
 from fluss_df.record.log.single_arrow import arrow_row_encoder
 from fluss_df.record.log.statistics import statistics_columns
 from fluss_df.record.python.coerce import coerce
-from fluss_df.record.python.row_collector import Gathered, RowCollector
+from fluss_df.record.python.fits import NO_LIMITS
+from fluss_df.record.python.row_collector import Gathered, RowCollector, limits_of_rows
 from fluss_df.record.rows.row_formats import encoder_of, require_milliseconds
 from fluss_df.schema import TableInfo
 
@@ -48,8 +50,9 @@ class LogCodec(RowCodec):
         self._message_of_one: Callable[[Sequence[Any]], bytes | None] | None = None
         statistics = statistics_columns(info)
         self._arrow = info.log_format == "arrow"
-        checks = () if self._arrow else (require_milliseconds,)
-        self.rows = RowCollector(self.columns, self._name, *checks)
+        limits = NO_LIMITS if self._arrow else limits_of_rows(info.log_format)
+        limits = dataclasses.replace(limits, required=frozenset(info.get_bucket_keys()))
+        self.rows = RowCollector(self.columns, self._name, limits)
         if self._arrow:
             self.frame = functools.partial(coerce, columns=self.columns, table=self._name)
             self.encode = functools.partial(

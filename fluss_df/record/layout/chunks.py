@@ -29,6 +29,10 @@ def joined(column: pa.ChunkedArray) -> pa.ChunkedArray:
     rows = len(column)
     if not are_small(rows, column.num_chunks):
         return column
+    # all dictionaries would become one, however few rows refer to them
+    dictionaries = column.chunks if pa.types.is_dictionary(column.type) else []
+    if sum(len(chunk.dictionary) for chunk in dictionaries) > rows + JOINED_ROWS:
+        return column
     chunks: list[pa.Array] = []
     for start in range(0, rows, JOINED_ROWS):
         part = column.slice(start, JOINED_ROWS)

@@ -10,14 +10,16 @@ from __future__ import annotations
 import datetime as dt
 import enum
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pyarrow as pa
 
-from fluss_df.types import DataType, TypeRoot
+from fluss_df.types import Column, DataType, TypeRoot
 
 _R = TypeRoot
 _BITS: Final = {_R.TINYINT: 8, _R.SMALLINT: 16, _R.INTEGER: 32, _R.BIGINT: 64}
@@ -26,6 +28,8 @@ _LARGEST_FLOAT32: Final = 3.4028234e38
 _EXACT: Final = {_R.FLOAT: 1 << 24, _R.DOUBLE: 1 << 53}
 # digits of a second that values of Python have
 _DIGITS: Final = 6
+#: The digits of the longest DECIMAL. Arrow refuses numbers of more, or makes them 0.
+MOST_DIGITS: Final = 38
 # years of which an int64 of nanoseconds holds each moment, in each time zone
 _NANOSECOND_YEARS: Final = (1678, 2261)
 # years that a time zone does not move out of those of Python
@@ -41,10 +45,14 @@ def _encodes(text: str) -> bool:
     return True
 
 
-def _is_timestamp(value: object) -> bool:
-    """Whether a value is a timestamp of pandas, which need not be imported."""
+def _is_timestamp(value: Any) -> bool:
+    """Whether a value is a timestamp of pandas, which need not be imported.
+
+    Not so for other years than Python's: Arrow reads those as 1972.
+    """
     kind = type(value)
-    return kind.__name__ == "Timestamp" and kind.__module__.partition(".")[0] == "pandas"
+    of_pandas = kind.__name__ == "Timestamp" and kind.__module__.partition(".")[0] == "pandas"
+    return of_pandas and 1 <= value.year <= 9999
 
 
 def in_seconds(zone: dt.tzinfo) -> bool:
@@ -57,6 +65,8 @@ def _has_digits(number: Decimal, precision: int, scale: int) -> bool:
     """Whether a finite number, within its bounds, has no more digits than its type."""
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
+    if len(digits) > MOST_DIGITS or exponent < -MOST_DIGITS:
+        return False
     if exponent >= -scale:
         return exponent <= precision - scale
     # digits beyond the last may be zeros
@@ -84,7 +94,32 @@ NAMES: Final[Mapping[str, object]] = {
 }
 
 
-def condition(t: DataType, value: str, names: dict[str, Any], digits: int = _DIGITS) -> str:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a table takes less than its columns' types.
+
+    Attributes
+    ----------
+    digits
+        How many digits of a second a TIME may have at the most.
+    padded
+        Whether CHAR(n) takes n bytes at the most, and the last byte of CHAR and BINARY is not zero.
+    required
+        Columns that are not null although their types are nullable.
+    check
+        Raises SchemaMismatchError for rows beyond ``digits`` and ``padded``.
+    """
+
+    digits: int = _DIGITS
+    padded: bool = False
+    required: frozenset[str] = frozenset()
+    check: Callable[[pa.RecordBatch, Sequence[Column], str], object] | None = None
+
+
+NO_LIMITS: Final = Limits()
+
+
+def condition(t: DataType, value: str, names: dict[str, Any], limits: Limits) -> str:
     """Return Python source that is true where a value surely fits.
 
     Parameters
@@ -95,8 +130,8 @@ def condition(t: DataType, value: str, names: dict[str, Any], digits: int = _DIG
         The name of the value in the source.
     names
         Gets the functions that the source calls, besides :data:`NAMES`.
-    digits
-        How many digits of a second a TIME may have at the most.
+    limits
+        What the table takes less than the type.
     """
     root = t.root
     kind = f"type({value})"
@@ -117,21 +152,27 @@ def condition(t: DataType, value: str, names: dict[str, Any], digits: int = _DIG
         length = f" and len({value}) <= {t.length}" if root is _R.CHAR else ""
         # an enum of strings is one, too
         text = f"({kind} is str or isinstance({value}, str))"
-        return f"{text}{length} and ({value}.isascii() or encodes({value}))"
+        good = f"{text}{length} and ({value}.isascii() or encodes({value}))"
+        if root is _R.CHAR and limits.padded:
+            short = f"({value}.isascii() or len({value}.encode()) <= {t.length})"
+            good += f" and {short} and {value}[-1:] != '\\0'"
+        return good
     if root is _R.BYTES or root is _R.BINARY:
         length = f" and len({value}) == {t.length}" if root is _R.BINARY else ""
+        if root is _R.BINARY and limits.padded:
+            length += f" and {value}[-1:] != b'\\0'"
         return f"({kind} is bytes or {kind} is bytearray){length}"
     if root is _R.DECIMAL:
         return _decimal(t, value, names)
     if root is _R.DATE:
         return f"type({value}) is Date"
     if root is _R.TIME_WITHOUT_TIME_ZONE:
-        whole = _whole(value, min(t.precision or 0, digits))
+        whole = _whole(value, min(t.precision or 0, limits.digits))
         return f"type({value}) is Time and {value}.tzinfo is None{whole}"
     if root in (_R.TIMESTAMP_WITHOUT_TIME_ZONE, _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE):
         return _timestamp(t, value)
     name = f"nested{len(names)}"
-    names[name] = _nested(t)
+    names[name] = _nested(t, limits)
     return f"{name}({value})"
 
 
@@ -172,8 +213,10 @@ def _decimal(t: DataType, value: str, names: dict[str, Any]) -> str:
 # ---- nested values
 
 
-def checker(t: DataType) -> Callable[[Any], bool]:
+def checker(t: DataType, limits: Limits = NO_LIMITS) -> Callable[[Any], bool]:
     """Return a function that says whether a value surely fits, nulls included.
+
+    ``limits`` are as for :func:`condition`.
 
     Examples
     --------
@@ -182,17 +225,17 @@ def checker(t: DataType) -> Callable[[Any], bool]:
     (True, True, False)
     """
     names = dict(NAMES)
-    source = f"lambda v: {condition(t, 'v', names)}{' or v is None' if t.nullable else ''}"
+    source = f"lambda v: {condition(t, 'v', names, limits)}{' or v is None' if t.nullable else ''}"
     made: Callable[[Any], bool] = eval(source, names)
     return made
 
 
-def _nested(t: DataType) -> Callable[[Any], bool]:
+def _nested(t: DataType, limits: Limits) -> Callable[[Any], bool]:
     if t.element is not None:
-        return _array(t.element)
+        return _array(t.element, limits)
     if t.key is not None and t.value is not None:
-        return _map(_items(t.key.with_nullable(False)), _items(t.value))
-    return _row([(f.name, f.type.nullable, checker(f.type)) for f in t.fields])
+        return _map(_items(t.key.with_nullable(False), limits), _items(t.value, limits))
+    return _row([(f.name, f.type.nullable, checker(f.type, limits)) for f in t.fields])
 
 
 def _map(
@@ -255,15 +298,17 @@ _ARRAYS: Final = {
 }
 
 
-def _array(t: DataType) -> Callable[[Any], bool]:
+def _array(t: DataType, limits: Limits) -> Callable[[Any], bool]:
     """Return a function that says whether a value surely is an array of such items."""
-    items = _items(t)
+    items = _items(t, limits)
     number, dtype = _NUMBERS.get(t.root), _ARRAYS.get(t.root)
     if number is None:
+        # Arrow takes no integers of NumPy for decimals
+        arrays = t.root is not _R.DECIMAL
         return lambda value: (
             items(value)
             if type(value) in _SEQUENCES
-            else _is_plain(value) and items(value.tolist())
+            else arrays and _is_plain(value) and items(value.tolist())
         )
     kinds, least, greatest = number
     only = kinds.issuperset
@@ -286,7 +331,7 @@ def _is_plain(value: object) -> bool:
     return type(value) is np.ndarray and value.ndim == 1 and value.dtype.kind in "iufbU"
 
 
-def _items(t: DataType) -> Callable[[Iterable[Any]], bool]:
+def _items(t: DataType, limits: Limits) -> Callable[[Iterable[Any]], bool]:
     """Return a function that says whether all items surely fit."""
-    one = checker(t)
+    one = checker(t, limits)
     return lambda items: all(map(one, items))

@@ -14,13 +14,15 @@ import datetime as dt
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from fluss_df.record.python.fits import NAMES, condition, in_seconds
+from fluss_df.errors import SchemaMismatchError
+from fluss_df.record.python.fits import NAMES, NO_LIMITS, Limits, condition, in_seconds
 from fluss_df.record.python.rows import RowChecker, columns_to_batch, rows_to_batch
+from fluss_df.record.rows.row_formats import require_milliseconds, require_padded
 from fluss_df.types import Column, TypeRoot, arrow_schema
 
 _R = TypeRoot
@@ -36,7 +38,7 @@ def _code(source: str) -> types.CodeType:
 
 # whose values in Python can be changed, and are converted by more than one call into Arrow
 _NESTED: Final = (_R.ARRAY, _R.MAP, _R.ROW)
-Check: TypeAlias = "Callable[[pa.RecordBatch, Sequence[Column], str], object]"
+_BYTES: Final = (_R.BYTES, _R.BINARY)
 _FIXED: Final = {int, float, str, bool, bytes, type(None)}
 
 
@@ -125,7 +127,7 @@ class RowGate:
 
 
 def _tests(
-    columns: Sequence[Column], keys: Sequence[object], digits: int
+    columns: Sequence[Column], keys: Sequence[object], limits: Limits
 ) -> tuple[list[str], str, list[str], str, dict[str, Any]]:
     """Return Python source that checks and takes a row, in four parts, and the names it needs.
 
@@ -141,16 +143,17 @@ def _tests(
     namespace: dict[str, Any] = {**NAMES, "kept": _kept, "nulls": nulls}
     for i, column in enumerate(columns):
         reads.append(f"v{i} = row[{keys[i]!r}]")
-        fits = condition(column.type, f"v{i}", namespace, digits)
+        fits = condition(column.type, f"v{i}", namespace, limits)
         if column.type.root in _NESTED:
             element = column.type.element
-            flat = element is not None and element.root not in _NESTED
-            # items of a list of scalars cannot be changed: a copy of the list is enough
+            flat = element is not None and element.root not in (*_NESTED, *_BYTES)
+            # items of such a list cannot be changed: a copy of the list is enough
             copied = f"list(v{i}) if type(v{i}) is list else " if flat else ""
             keeps.append(f"v{i} = {copied}kept(v{i})")
-        elif column.type.root in (TypeRoot.BYTES, TypeRoot.BINARY):
+        elif column.type.root in _BYTES:
             keeps.append(f"v{i} = bytes(v{i}) if type(v{i}) is bytearray else v{i}")
-        conditions.append(f"({fits}{f' or v{i} is None' if column.type.nullable else ''})")
+        null = column.type.nullable and column.name not in limits.required
+        conditions.append(f"({fits}{f' or v{i} is None' if null else ''})")
     values = f"({''.join(f'v{i}, ' for i in range(len(columns)))})"
     # a table without columns is refused by the writer, by name, and not by Python's compiler
     return reads or ["pass"], " and ".join(conditions), keeps, values, namespace
@@ -164,10 +167,10 @@ def _completed(columns: Sequence[Column], keys: Sequence[object]) -> list[str]:
 
 
 def _compile(
-    columns: Sequence[Column], keys: Sequence[object], digits: int
+    columns: Sequence[Column], keys: Sequence[object], limits: Limits
 ) -> Callable[[Any], Sequence[Any] | None]:
     """Return a function that returns the values of a row, or None where they may not fit."""
-    reads, fits, keeps, values, namespace = _tests(columns, keys, digits)
+    reads, fits, keeps, values, namespace = _tests(columns, keys, limits)
     source = "\n".join(
         [
             "def read(row):",
@@ -187,11 +190,23 @@ def _compile(
     return compiled
 
 
+def limits_of_rows(row_format: str) -> Limits:
+    """Return what rows of a format take less than their types."""
+    indexed = row_format.lower() == "indexed"
+
+    def check(data: pa.RecordBatch, columns: Sequence[Column], table: str) -> None:
+        require_milliseconds(data, columns, table)
+        if indexed:
+            require_padded(data, columns, table)
+
+    return Limits(digits=3, padded=indexed, check=check)
+
+
 class RowCollector:
     """Checks rows, and makes batches of those that were gathered.
 
-    ``milliseconds`` checks that rows have no TIME of more digits, and raises SchemaMismatchError;
-    None where they may. ``width`` is the number of columns.
+    ``limits`` are what the table takes less than its columns' types. ``width`` is the number of
+    columns.
 
     Examples
     --------
@@ -202,20 +217,17 @@ class RowCollector:
     2
     """
 
-    def __init__(
-        self, columns: Sequence[Column], table: str, milliseconds: Check | None = None
-    ) -> None:
+    def __init__(self, columns: Sequence[Column], table: str, limits: Limits = NO_LIMITS) -> None:
         self.width = len(columns)
-        self._milliseconds = milliseconds
-        self._digits = 6 if milliseconds is None else 3
+        self._limits = limits
         self._columns = columns
         self._table = table
         self._names = [column.name for column in columns]
         self._schema = arrow_schema(columns)
         self._plain = all(column.type.root not in _NESTED for column in columns)
         self._check_form = RowChecker(columns, table)
-        self._read_dict = _compile(columns, self._names, self._digits)
-        self._read_sequence = _compile(columns, range(len(columns)), self._digits)
+        self._read_dict = _compile(columns, self._names, self._limits)
+        self._read_sequence = _compile(columns, range(len(columns)), self._limits)
 
     def values(self, row: Row) -> Sequence[Any]:
         """Return the values of a row, by column.
@@ -232,8 +244,14 @@ class RowCollector:
         if values is None:
             self._check_form(row)
             batch = rows_to_batch([row], self._columns, self._table)
-            if self._milliseconds is not None:
-                self._milliseconds(batch, self._columns, self._table)
+            if self._limits.check is not None:
+                self._limits.check(batch, self._columns, self._table)
+            for name in self._limits.required:
+                if batch.column(name).null_count:
+                    raise SchemaMismatchError(
+                        f"table {self._table}: bucket key column '{name}' is null: it says which"
+                        " bucket a row is in, so rows need a value for it"
+                    )
             given = [row.get(name) for name in self._names] if isinstance(row, Mapping) else row
             values = tuple(map(_kept, given))
         return values
@@ -264,7 +282,7 @@ class RowCollector:
         otherwise
             Called for rows that are not dicts or may not fit, and while the gate is closed.
         """
-        reads, fits, keeps, values, namespace = _tests(self._columns, self._names, self._digits)
+        reads, fits, keeps, values, namespace = _tests(self._columns, self._names, self._limits)
         source = "\n".join(
             [
                 "def take(row):",

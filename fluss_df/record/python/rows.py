@@ -45,7 +45,7 @@ import pyarrow.compute as pc
 from fluss_df.errors import SchemaMismatchError
 from fluss_df.metadata import nearest
 from fluss_df.record.python.coerce import coerce
-from fluss_df.record.python.fits import in_seconds
+from fluss_df.record.python.fits import MOST_DIGITS, in_seconds
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 _R = TypeRoot
@@ -197,7 +197,11 @@ class _Builder:
         self.locate = locate
 
     def bad(self, index: int, value: Any, t: DataType, why: str) -> SchemaMismatchError:
-        shown = repr(value)
+        try:
+            shown = repr(value)
+        except Exception:
+            # pandas cannot show a moment with a zone beyond the years of Python
+            shown = f"a {type(value).__name__}"
         if len(shown) > 100:
             shown = shown[:97] + "..."
         return SchemaMismatchError(
@@ -223,6 +227,8 @@ class _Builder:
             return self._arrow(values, pa.time64("us"), t)
         if t.root is _R.FLOAT:
             return self._floats(values, t)
+        if t.root is _R.DECIMAL:
+            self._check_digits(values, t)
         if memoryview in kinds:
             values = [bytes(v) if isinstance(v, memoryview) else v for v in values]
         # coerce() refuses binaries of another length, and names them
@@ -263,6 +269,14 @@ class _Builder:
             if isinstance(value, (int, np.integer)) and value != found:
                 raise self.bad(index, value, t, "it has more digits than a FLOAT")
         return narrow
+
+    def _check_digits(self, values: Sequence[Any], t: DataType) -> None:
+        for index, value in enumerate(values):
+            if isinstance(value, Decimal) and value.is_finite():
+                _, digits, exponent = value.as_tuple()
+                # Arrow makes 0 of some of them
+                if len(digits) > MOST_DIGITS or int(exponent) < -MOST_DIGITS:
+                    raise self.bad(index, value, t, f"it has more than {MOST_DIGITS} digits")
 
     def _check_zones(self, values: Sequence[Any], t: DataType) -> None:
         for index, value in enumerate(values):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from fluss_df.errors import FlussError, SchemaMismatchError
 from fluss_df.record.rows import compacted, indexed
-from fluss_df.types import Column, TypeRoot
+from fluss_df.types import Column, DataType, TypeRoot
 
 T = TypeVar("T")
 
@@ -52,17 +52,46 @@ def require_milliseconds(
     Raises SchemaMismatchError, naming table and column.
     """
     for column in columns:
-        t = column.type
-        if t.root is not TypeRoot.TIME_WITHOUT_TIME_ZONE or (t.precision or 0) <= 3:
+        if not _has_fine_times(column.type):
             continue
-        values = data.column(column.name)
-        whole = pc.equal(values, values.cast(pa.time32("ms"), safe=False))
-        if pc.all(whole).as_py() is False:
-            raise SchemaMismatchError(
-                f"table {table}, column '{column.name}' ({t}): its rows hold times in whole"
-                " milliseconds (primary-key tables and the log formats indexed and compacted do):"
-                " round them first"
-            )
+        data_column = data.column(column.name)
+        chunks = data_column.chunks if isinstance(data_column, pa.ChunkedArray) else [data_column]
+        for chunk in chunks:
+            for values, t, path in _leaves(chunk, column.type, column.name):
+                if not _has_fine_times(t):
+                    continue
+                whole = pc.equal(values, values.cast(pa.time32("ms"), safe=False))
+                if pc.all(whole).as_py() is False:
+                    raise SchemaMismatchError(
+                        f"table {table}, column '{path}' ({t}): its rows hold times in whole"
+                        " milliseconds (primary-key tables and the log formats indexed and"
+                        " compacted do): round them first"
+                    )
+
+
+def _has_fine_times(t: DataType) -> bool:
+    """Whether values have times of the day of more digits than milliseconds."""
+    if t.root is TypeRoot.TIME_WITHOUT_TIME_ZONE:
+        return (t.precision or 0) > 3
+    children = [child for child in (t.element, t.key, t.value) if child is not None]
+    return any(map(_has_fine_times, [*children, *(field.type for field in t.fields)]))
+
+
+def _leaves(array: pa.Array, t: DataType, path: str) -> Iterator[tuple[pa.Array, DataType, str]]:
+    """Yield the arrays of scalars that an array consists of, without what null parents hide."""
+    if t.element is not None:
+        yield from _leaves(array.flatten(), t.element, f"{path}[]")
+    elif t.key is not None and t.value is not None:
+        entry = pa.struct([array.type.key_field, array.type.item_field])
+        entries = array.cast(pa.list_(pa.field("entries", entry, nullable=False))).flatten()
+        keys, values = entries.flatten()
+        yield from _leaves(keys, t.key, f"{path}[].key")
+        yield from _leaves(values, t.value, f"{path}[].value")
+    elif t.fields:
+        for field, child in zip(t.fields, array.flatten(), strict=True):
+            yield from _leaves(child, field.type, f"{path}.{field.name}")
+    else:
+        yield array, t, path
 
 
 def require_padded(data: pa.Table | pa.RecordBatch, columns: Sequence[Column], table: str) -> None:
