@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import pyarrow as pa
 
 import fluss_df.client.scan.batch_scanner as core_batch
+import fluss_df.client.scan.change_scanner as core_changes
 import fluss_df.client.scan.log_scanner as core_scanner
 import fluss_df.client.scan.snapshot_scanner as core_snapshot
 from fluss_df.aio.bridge import Facade, like, submit, watched
@@ -186,7 +187,9 @@ class LogScanner(Facade[core_scanner.LogScanner]):
 
         def work() -> tuple[pa.Table, list[Polled | Whole]]:
             parts = self._core.to_tables()
-            reads = [*self._kept.take_all(), Whole(self._kept.next_order(), change, parts)]
+            kept = self._kept.take_all()
+            with undoing(lambda: self._kept.put(kept)):
+                reads = [*map(self._made, kept), Whole(self._kept.next_order(), change, parts)]
             return pa.concat_tables(map(self._table_of, reads)), reads
 
         return await self._run(work, lambda result: result[1])
@@ -238,6 +241,16 @@ class LogScanner(Facade[core_scanner.LogScanner]):
                 yield item
                 if self._iterated is not polled:
                     break  # another call has returned the rest meanwhile
+
+    def _made(self, read: Polled | Whole) -> Polled | Whole:
+        """Return what was read as changes are returned, so that they are made once.
+
+        Of an update whose halves come apart, the scanner remembers the first.
+        """
+        if isinstance(read, Whole) or not isinstance(self._core, core_changes.ChangeTableScanner):
+            return read
+        parts = [(part[0], self._core.as_table([part])) for part in read.parts]
+        return Whole(read.order, read.change, parts)
 
     def _table_of(self, read: Polled | Whole) -> pa.Table:
         """Return what a call read as one table."""

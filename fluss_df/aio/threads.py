@@ -77,6 +77,8 @@ class _Call:
         here = Interruptible()
         with shared.lock:
             shared.running.add(here)
+            # taken from the queue right before the end looked at it
+            here.interrupted = _ending.is_set()
         try:
             with here:
                 result = self._work()
@@ -116,11 +118,11 @@ class Threads:
 
     def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Start a call. Raises RuntimeError when the program is ending."""
-        if _ending.is_set():
-            raise RuntimeError("the program is ending: it takes no more calls")
         context = contextvars.copy_context()
         call = _Call(functools.partial(context.run, function, *args, **kwargs))
         with self._lock:
+            if _ending.is_set():
+                raise RuntimeError("the program is ending: it takes no more calls")
             self._shared.work.put(call)
             if not self._shared.idle.acquire(blocking=False) and self._started < self._most:
                 name = f"{self._name}_{self._started}"
@@ -130,7 +132,8 @@ class Threads:
 
     def end(self) -> None:
         """Interrupt what runs, and begin nothing any more."""
-        self._shared.end()
+        with self._lock:
+            self._shared.end()
 
     @property
     def busy(self) -> bool:

@@ -142,6 +142,39 @@ def test_times_are_compared_as_whole_numbers_are(
     assert _ibis(con, t[one].between(t[other], t[one])) == between
 
 
+@pytest.mark.parametrize(("one", "other"), [*_PAIRS, ("t3", "t6"), ("t6", "t3"), ("t9", "t9")])
+def test_times_are_compared_with_all_and_any_of_a_query(
+    drawn: tuple[Backend, Numbers], one: str, other: str
+) -> None:
+    con, numbers = drawn
+    for first, last in ((0, 400), (0, 40), (7, 8)):
+        query = (
+            f"(SELECT {other} FROM r WHERE id >= {first} AND id < {last} AND {other} IS NOT NULL)"
+        )
+        others = [n for n in numbers[other][first:last] if n is not None]
+        for sign, compare in _COMPARED.items():
+            for word, whole in (("ALL", all), ("ANY", any)):
+                found = con.raw_sql(f"SELECT id FROM r WHERE {one} {sign} {word} {query}")["id"]
+                assert sorted(found) == [
+                    row
+                    for row, number in enumerate(numbers[one])
+                    # of no value, a null is equal to all
+                    if (number is not None or not others)
+                    and whole(compare(number, n) for n in others)
+                ], (one, sign, word, other)
+
+
+@pytest.mark.parametrize("kind", ["SEMI", "ANTI"])
+def test_days_are_semi_joined_with_times(drawn: tuple[Backend, Numbers], kind: str) -> None:
+    con, _ = drawn
+    near = "(SELECT * FROM r WHERE d BETWEEN '1700-01-01' AND '2200-01-01')"
+    found = con.raw_sql(f"SELECT x.id FROM {near} x {kind} JOIN r y ON x.d = y.t9")["id"]
+    word = "IN" if kind == "SEMI" else "NOT IN"
+    query = "(SELECT t9 FROM r WHERE t9 IS NOT NULL)"
+    expected = con.raw_sql(f"SELECT id FROM {near} x WHERE d {word} {query}")["id"]
+    assert sorted(found) == sorted(expected)
+
+
 @pytest.mark.parametrize(("one", "other"), _PAIRS)
 def test_times_are_joined_as_whole_numbers_are(
     drawn: tuple[Backend, Numbers], one: str, other: str

@@ -92,6 +92,12 @@ def test_what_fits_is_written_whole(con: Backend, column: str, text: str, value:
     assert (float(found) == float(value)) if column in ("f", "d") else (found == value)
 
 
+def test_a_large_number_is_rounded_once(con: Backend) -> None:
+    con.raw_sql("INSERT INTO t (k, f) VALUES (2, CAST(9007199791611905 AS FLOAT))")
+    # by way of a DOUBLE it would be 9007199254740992
+    assert con.raw_sql("SELECT f FROM t WHERE k = 2").item() == 9007200328482816.0
+
+
 def test_a_value_may_go_into_several_columns(con: Backend) -> None:
     con.raw_sql("CREATE TABLE w (a BIGINT, b BIGINT)")
     for query in (

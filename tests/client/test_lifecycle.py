@@ -348,12 +348,15 @@ def test_import_is_quick(tmp_path: Path) -> None:
     )
 
 
-def test_import_brings_no_extras_and_starts_nothing() -> None:
-    code = """
-import sys, threading, fluss_df
+@pytest.mark.parametrize("module", ["fluss_df", "fluss_df.aio", "fluss_df.io.scan"])
+def test_import_brings_no_extras_and_starts_nothing(module: str) -> None:
+    code = (
+        f"import sys, threading, {module}"
+        """
 heavy = {"typer", "rich", "pandas", "ibis", "pyspark", "duckdb", "matplotlib", "grpc", "sqlglot"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 assert threading.active_count() == 1
 """
+    )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], env=env, check=True, timeout=60)

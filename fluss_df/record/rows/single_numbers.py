@@ -22,7 +22,7 @@ EPOCH_DAY: Final = dt.date(1970, 1, 1).toordinal()
 
 _EPOCH: Final = dt.datetime(1970, 1, 1)
 # with the time zone that Arrow gives to moments in UTC, which depends on its version
-_EPOCH_UTC: Final = _EPOCH.replace(tzinfo=pa.scalar(0, pa.timestamp("us", "UTC")).as_py().tzinfo)
+_EPOCH_UTC: Final = _EPOCH.replace(tzinfo=pa.lib.string_to_tzinfo("UTC"))
 _UTC: Final = (dt.UTC, _EPOCH_UTC.tzinfo)
 # years that a time zone does not move out of those of Python
 _ZONED_YEARS: Final = (2, 9998)

@@ -56,7 +56,8 @@ def _float(value: exp.Expr, *, single: bool) -> Any:
     literal = number_in(value)
     if literal is None:
         return UNKNOWN
-    if literal.is_int and int(literal.name) > _LARGEST_BIGINT:
+    # of a large integer, a FLOAT by way of a DOUBLE would be rounded twice
+    if literal.is_int and int(literal.name) > (1 << 53 if single else _LARGEST_BIGINT):
         return UNKNOWN
     found = float(literal.name)
     if not math.isfinite(found):

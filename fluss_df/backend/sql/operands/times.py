@@ -45,7 +45,15 @@ def align_times(tree: exp.Expr, groups: Groups, frames: Mapping[str, pl.LazyFram
             _align(node, values, frames)
         for node in list(tree.find_all(exp.In))[::-1]:
             if isinstance(node.args.get("query"), exp.Subquery):
-                _align_query(node, frames)
+                _align_query(node.this, node.args["query"], frames)
+        for node in list(tree.find_all(exp.Any, exp.All))[::-1]:
+            query = node.this.unnest()
+            if isinstance(query, exp.Query) and isinstance(node.parent, _COMPARISONS):
+                inner = query.subquery()
+                node.set("this", inner)
+                _align_query(node.parent.this, inner, frames)
+                if isinstance(node.this, exp.Subquery):
+                    node.set("this", node.this.this if isinstance(node, exp.All) else node.this)
         for operation in list(tree.find_all(exp.SetOperation)):
             if not isinstance(operation.parent, exp.SetOperation):
                 _align_columns(operation, frames)
@@ -101,6 +109,8 @@ def _has_other_units(frames: Mapping[str, pl.LazyFrame]) -> bool:
 
 
 def _align(node: exp.Expr, values: list[exp.Expr], frames: Mapping[str, pl.LazyFrame]) -> None:
+    if any(isinstance(value, (exp.Any, exp.All)) for value in values):
+        return  # see _align_query
     kinds: dict[int, pl.Datetime] = {}
     days: list[int] = []
     literals: dict[int, exp.Literal] = {}
@@ -132,6 +142,10 @@ def _align(node: exp.Expr, values: list[exp.Expr], frames: Mapping[str, pl.LazyF
     units = {at: UNITS.index(kind.time_unit) for at, kind in kinds.items()}
     finest = max([*units.values(), *needed.values()])
     coarse = bool(days) or any(unit < 2 for unit in units.values())
+    join = node.find_ancestor(exp.Join, exp.Select)
+    if isinstance(join, exp.Join) and join.kind in ("SEMI", "ANTI") and set(units.values()) == {2}:
+        # these joins take columns alone
+        return
     if finest == 2 and coarse and not others and _compares(node, values):
         _compare_exactly(node, values, {at: (literals[at], zoned) for at in literals}, units)
         return
@@ -153,12 +167,15 @@ def _align(node: exp.Expr, values: list[exp.Expr], frames: Mapping[str, pl.LazyF
         _align_literal(node, values[at], literal, zoned, finest)
 
 
-def _align_query(node: exp.In, frames: Mapping[str, pl.LazyFrame]) -> None:
+def _align_query(value: exp.Expr, query: exp.Subquery, frames: Mapping[str, pl.LazyFrame]) -> None:
     """Have a time compared as a number with those of a query, where one has no nanoseconds."""
-    value, query = node.this, node.args["query"]
     kinds = [asked_type(part, frames) for part in (value.unnest(), query)]
     fine = [isinstance(kind, pl.Datetime) and kind.time_unit == "ns" for kind in kinds]
-    if fine[0] == fine[1] or not all(isinstance(k, (pl.Date, pl.Datetime)) for k in kinds):
+    differ = fine[0] != fine[1]
+    if isinstance(query.parent, (exp.Any, exp.All)):
+        # there Polars cuts the digits of any two that differ
+        differ = kinds[0] != kinds[1]
+    if not differ or not all(isinstance(k, (pl.Date, pl.Datetime)) for k in kinds):
         return
     names = columns_of(query, frames)
     if names is None or len(names) != 1:
