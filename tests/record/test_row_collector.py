@@ -401,7 +401,6 @@ TEXT = DataType(R.STRING, nullable=False)
         ("indexed", DataType(R.BINARY, length=2), b"ab", b"a\0"),
         ("indexed", DataType(R.BINARY, length=2), bytearray(b"ab"), memoryview(b"a\0")),
     ],
-    ids=str,
 )
 def test_what_the_rows_of_a_table_cannot_hold_is_refused_alone(
     row_format: str, kind: DataType, good: Any, bad: Any
