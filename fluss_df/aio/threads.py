@@ -110,7 +110,7 @@ class Threads:
         _all.add(self)
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child, which has none of the threads."""
+        """Have no threads in a forked child: those of the parent are not there."""
         self._shared = _Shared()
         self._lock = threading.Lock()
         self._started = 0

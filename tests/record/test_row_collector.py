@@ -171,7 +171,7 @@ EDGES: list[tuple[DataType, list[Any]]] = [
     (DataType(R.DATE), [dt.date(1, 1, 1), dt.datetime(2024, 1, 1), "2024-01-01", 1]),
     *(
         (DataType(R.DECIMAL, precision=p, scale=s), SCALARS["DECIMALS"])
-        for p, s in [(4, 2), (2, 0)]
+        for p, s in [(4, 2), (2, 0), (1, 0)]
     ),
     *((DataType(R.DECIMAL, precision=38, scale=s), SCALARS["DECIMALS"]) for s in (0, 30, 38)),
     *((DataType(R.TIME_WITHOUT_TIME_ZONE, precision=p), SCALARS["TIMES"]) for p in range(10)),

@@ -9,14 +9,14 @@ import pyarrow.compute as pc
 
 #: Chunks that have fewer rows than this on average are put together.
 SMALL_CHUNK_ROWS: Final = 1000
-#: At most so many rows are put together.
+#: The most rows that are put together.
 JOINED_ROWS: Final = 1 << 14
-# and at most so many bytes of a column: the offsets of texts end at 2 GiB
+# the most bytes of a column that are put together: the offsets of texts end at 2 GiB
 _JOINED_BYTES: Final = 16 << 20
 
 
 def are_small(rows: int, chunks: int) -> bool:
-    """Return whether so many chunks of so many rows are worth to be put together."""
+    """Return whether chunks of some rows in all are worth being put together."""
     return chunks > 1 and rows < chunks * SMALL_CHUNK_ROWS
 
 

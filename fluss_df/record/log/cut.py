@@ -50,7 +50,7 @@ NOT_COMPRESSED: Final = _SIZE.pack(-1)
 _BUFFERS: Final = 0
 # what stands before the metadata: a mark, and its size
 _PREFIX: Final = struct.Struct("<II")
-# a cutter remembers so many messages, of at most so many bytes of metadata
+# how many messages a cutter remembers, and the most bytes of metadata of one of them
 _KEPT_PLANS: Final = 256
 _KEPT_METADATA: Final = 4096
 

@@ -35,8 +35,8 @@ _STATISTICS_LENGTH: Final = struct.Struct("<i")
 _CRC_AT: Final = 21
 _WRITER_AT: Final = 32
 _TYPE_KEY: Final = "table.log.arrow.compression.type"
-# Rows of up to so many bytes, or of so many for each column, stand in a batch as they are, also
-# where the table compresses by zstd: each buffer costs its reader 10 to 20 us to decompress,
+# Rows of up to this number of bytes, or of this for each column, are not compressed,
+# also where the table compresses by zstd: each buffer costs its reader 10 to 20 us to decompress,
 # however short it is. LZ4 costs no more than to leave the buffers as they are.
 _SMALL: Final = 4096
 _SMALL_COLUMN: Final = 128

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
 
+from fluss_df.record.rows.single_numbers import ZONED_YEARS, in_seconds
 from fluss_df.types import Column, DataType, TypeRoot
 
 _R = TypeRoot
@@ -32,8 +32,6 @@ _DIGITS: Final = 6
 MOST_DIGITS: Final = 38
 # years of which an int64 of nanoseconds holds each moment, in each time zone
 _NANOSECOND_YEARS: Final = (1678, 2261)
-# years that a time zone does not move out of those of Python
-_ZONED_YEARS: Final = (2, 9998)
 
 
 def _encodes(text: str) -> bool:
@@ -55,20 +53,17 @@ def _is_timestamp(value: Any) -> bool:
     return of_pandas and 1 <= value.year <= 9999
 
 
-def in_seconds(zone: dt.tzinfo) -> bool:
-    """Whether a time zone is surely away from UTC by whole seconds: Arrow drops the fractions."""
-    kind = type(zone)
-    return kind is ZoneInfo or (kind is dt.timezone and not zone.utcoffset(None).microseconds)  # type: ignore[union-attr]
-
-
 def _has_digits(number: Decimal, precision: int, scale: int) -> bool:
     """Whether a finite number, within its bounds, has no more digits than its type."""
     _, digits, exponent = number.as_tuple()
     assert isinstance(exponent, int)
     if len(digits) > MOST_DIGITS or exponent < -MOST_DIGITS:
         return False
+    if exponent > 0:
+        # also of a zero, such as 0E+1, Arrow counts these digits
+        return len(digits) + exponent <= precision - scale
     if exponent >= -scale:
-        return exponent <= precision - scale
+        return True
     # digits beyond the last may be zeros
     return not any(digits[exponent + scale :]) and -exponent <= len(digits) + scale
 
@@ -187,7 +182,7 @@ def _timestamp(t: DataType, value: str) -> str:
     years = None if precision <= _DIGITS else _NANOSECOND_YEARS
     if t.root is _R.TIMESTAMP_WITH_LOCAL_TIME_ZONE:
         zone = f"({zone} or {value}.tzinfo is UTC or in_seconds({value}.tzinfo))"
-        years = years or _ZONED_YEARS
+        years = years or ZONED_YEARS
     within = "" if years is None else f" and {years[0]} <= {value}.year <= {years[1]}"
     least = 10 ** (9 - max(precision, _DIGITS))
     kind = f"type({value}) is DateTime or is_timestamp({value})"

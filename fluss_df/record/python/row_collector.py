@@ -20,9 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from fluss_df.errors import SchemaMismatchError
-from fluss_df.record.python.fits import NAMES, NO_LIMITS, Limits, condition, in_seconds
+from fluss_df.record.python.fits import NAMES, NO_LIMITS, Limits, condition
 from fluss_df.record.python.rows import RowChecker, columns_to_batch, rows_to_batch
 from fluss_df.record.rows.row_formats import require_milliseconds, require_padded
+from fluss_df.record.rows.single_numbers import in_seconds
 from fluss_df.types import Column, TypeRoot, arrow_schema
 
 _R = TypeRoot

@@ -45,7 +45,8 @@ import pyarrow.compute as pc
 from fluss_df.errors import SchemaMismatchError
 from fluss_df.metadata import nearest
 from fluss_df.record.python.coerce import coerce
-from fluss_df.record.python.fits import MOST_DIGITS, in_seconds
+from fluss_df.record.python.fits import MOST_DIGITS
+from fluss_df.record.rows.single_numbers import in_seconds
 from fluss_df.types import Column, DataType, TypeRoot, to_arrow
 
 _R = TypeRoot

@@ -24,8 +24,8 @@ _EPOCH: Final = dt.datetime(1970, 1, 1)
 # with the time zone that Arrow gives to moments in UTC, which depends on its version
 _EPOCH_UTC: Final = _EPOCH.replace(tzinfo=pa.lib.string_to_tzinfo("UTC"))
 _UTC: Final = (dt.UTC, _EPOCH_UTC.tzinfo)
-# years that a time zone does not move out of those of Python
-_ZONED_YEARS: Final = (2, 9998)
+#: Years that a time zone does not move out of those of Python.
+ZONED_YEARS: Final = (2, 9998)
 
 Number = Callable[[Any], int | None]
 
@@ -79,10 +79,13 @@ def since_epoch_of(t: DataType) -> Number:
     return number
 
 
+def in_seconds(zone: dt.tzinfo) -> bool:
+    """Whether a time zone is surely away from UTC by whole seconds: Arrow drops the fractions."""
+    if isinstance(zone, dt.timezone):
+        return not zone.utcoffset(None).microseconds
+    return type(zone) is ZoneInfo
+
+
 def _moved_by_seconds(value: dt.datetime) -> bool:
-    """Whether the zone is surely away from UTC by whole seconds: Arrow cuts what is beyond."""
-    first, last = _ZONED_YEARS
-    if type(value.tzinfo) not in (ZoneInfo, dt.timezone) or not first <= value.year <= last:
-        return False
-    offset = value.utcoffset()
-    return offset is not None and not offset.microseconds
+    first, last = ZONED_YEARS
+    return value.tzinfo is not None and in_seconds(value.tzinfo) and first <= value.year <= last
