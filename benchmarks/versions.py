@@ -2,8 +2,10 @@
 
 The folder is a checkout of the other version. Each has a process of its own, and they do each work
 in turns of a few hundred milliseconds: programs that run one after the other differ by a fifth on
-a shared machine although they are equal. What counts is the median of the ratios of neighbouring
-turns, with the bounds between which the true median lies with a probability of 95 %.
+a shared machine although they are equal. The median of the ratios of neighbouring turns still
+differs by up to 7 % from one start of equal processes to the next, by where their memory comes to
+lie. So all is done in several starts; what counts is the mean of their medians, with the bounds
+between which the true one lies with a probability of 95 %.
 
 Works are done on one real server, and in process, each version on a folder of its own. The child
 uses nothing but the public names, which both versions have.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import os
 import resource
 import statistics
@@ -22,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -43,6 +47,8 @@ _KEYS = 100_000
 _OPTIONS = {"kv.snapshot.interval": "5s", "server.data-disk.write-limit-ratio": "1.0"}
 
 Work = Callable[[], object]
+# what is asked for, the work, how often it is done
+Ask = Callable[..., Any]
 
 
 def rows_of(count: int) -> pa.Table:
@@ -211,6 +217,10 @@ def memory_of(name: str) -> int:
 
 def peak(work: Work) -> int:
     """Return the bytes that a work takes beyond what there was before it, its result included."""
+    gc.collect()
+    # allocators keep what is freed for the next work; that of Polars returns it in half a second
+    pa.default_memory_pool().release_unused()
+    time.sleep(0.7)
     Path("/proc/self/clear_refs").write_text("5")
     before = memory_of("VmRSS")
     kept = work()
@@ -278,19 +288,62 @@ def version(tree: Path, address: str, name: str, rows: int, parts: str) -> Itera
             to.close()
 
 
+# by degrees of freedom, from 1 on: Student's t for bounds of 95 %
+_STUDENT_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+
+
 def bounds(ratios: list[float]) -> tuple[float, float, float]:
-    """Return the median, and the ranks between which it lies with a probability of 95 %."""
-    ordered = sorted(ratios)
-    away = round(0.98 * len(ordered) ** 0.5)
-    middle = len(ordered) // 2
-    low, high = max(0, middle - away), min(len(ordered) - 1, middle + away)
-    return statistics.median(ordered), ordered[low], ordered[high]
+    """Return the mean of ratios, and what it lies between with a probability of 95 %."""
+    logs = [math.log(ratio) for ratio in ratios]
+    middle = statistics.fmean(logs)
+    away = math.inf
+    if len(logs) > 1:
+        t = _STUDENT_T[min(len(logs) - 1, len(_STUDENT_T)) - 1]
+        away = t * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(middle), math.exp(middle - away), math.exp(middle + away)
+
+
+@dataclass(slots=True)
+class Costs:
+    """What a work cost in each start: ratios of time and of processor time, own seconds, bytes."""
+
+    clock: list[float] = field(default_factory=list)
+    processors: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    memory: list[tuple[float, float]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        """Return the costs as columns."""
+        middle, low, high = bounds(self.clock)
+        that, this = (min(memory) / 1e6 for memory in zip(*self.memory, strict=True))
+        return (
+            f"{middle:6.3f} ({low:.3f} to {high:.3f}) {bounds(self.processors)[0]:10.3f} "
+            f"{statistics.median(self.seconds) * 1000:9,.1f}  {that:,.0f} {this:,.0f}"
+        )
+
+
+def measure(this: Ask, that: Ask, work: str, rounds: int, costs: Costs) -> None:
+    """Do a work in turns; add what it cost."""
+    # the server compiles what it does often
+    warm = [min(ask("time", work)[0] for _ in range(3)) for ask in (this, that)]
+    times = max(1, round(_TURN_S / max(warm)))
+    clock, processors = [], []
+    for turn in range(rounds):
+        order = (this, that) if turn % 2 else (that, this)
+        cost = {ask: ask("time", work, times) for ask in order}
+        clock.append(cost[that][0] / cost[this][0])
+        processors.append(cost[that][1] / max(cost[this][1], 1e-6))
+        costs.seconds.append(cost[this][0] / times)
+    costs.clock.append(statistics.median(clock))
+    costs.processors.append(statistics.median(processors))
+    costs.memory.append((that("memory", work), this("memory", work)))
 
 
 def main(
     other: Annotated[Path | None, typer.Option(help="Checkout of the other version.")] = None,
     rows: Annotated[int, typer.Option(help="Rows of the log tables, of 45 bytes.")] = 2_000_000,
-    rounds: Annotated[int, typer.Option(help="Turns of each version.")] = 25,
+    starts: Annotated[int, typer.Option(help="Starts of both versions.")] = 4,
+    rounds: Annotated[int, typer.Option(help="Turns of each version in a start.")] = 7,
     only: Annotated[str, typer.Option(help="Only works whose name contains this.")] = "",
     parts: Annotated[str, typer.Option(help="Which works.")] = "reads,writes,keyed",
     address: Annotated[str, typer.Option(hidden=True)] = "",
@@ -302,39 +355,27 @@ def main(
         return
     if other is None or not (other / "fluss_df").is_dir():
         raise typer.BadParameter("needs the checkout of another version", param_hint="--other")
+    here = Path(__file__).resolve().parent.parent
+    found: dict[str, Costs] = {}
+    for start in range(starts):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            LocalCluster(folder, heap="2g", server_options=_OPTIONS) as cluster,
+            version(here, cluster.bootstrap_servers, "this", rows, parts) as this,
+            version(other.resolve(), cluster.bootstrap_servers, "other", rows, parts) as that,
+        ):
+            names = [name for name in this() if only in name]
+            that()
+            for work in names:
+                measure(this, that, work, rounds, found.setdefault(work, Costs()))
+        print(f"start {start + 1} of {starts} is done", file=sys.stderr, flush=True)
     print("costs of the other version by those of this one: above 1, this one costs less")
     print(
         f"{'work':50} {'time':>6} {'(95 %)':>16} {'processors':>10} {'ms, this':>9}"
         "  MB, other and this"
     )
-    here = Path(__file__).resolve().parent.parent
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        LocalCluster(folder, heap="2g", server_options=_OPTIONS) as cluster,
-        version(here, cluster.bootstrap_servers, "this", rows, parts) as this,
-        version(other.resolve(), cluster.bootstrap_servers, "other", rows, parts) as that,
-    ):
-        names = [name for name in this() if only in name]
-        that()
-        for work in names:
-            # the server compiles what it does often
-            warm = [min(ask("time", work)[0] for _ in range(3)) for ask in (this, that)]
-            times = max(1, round(_TURN_S / max(warm)))
-            clock, processors, taken = [], [], []
-            for turn in range(rounds):
-                order = (this, that) if turn % 2 else (that, this)
-                cost = {ask: ask("time", work, times) for ask in order}
-                clock.append(cost[that][0] / cost[this][0])
-                processors.append(cost[that][1] / max(cost[this][1], 1e-6))
-                taken.append(cost[this][0] / times)
-            memory = [min(ask("memory", work) for _ in range(3)) / 1e6 for ask in (that, this)]
-            middle, low, high = bounds(clock)
-            print(
-                f"{work:50} {middle:6.3f} ({low:.3f} to {high:.3f}) "
-                f"{statistics.median(processors):10.3f} {statistics.median(taken) * 1000:9,.1f}"
-                f"  {memory[0]:,.0f} {memory[1]:,.0f}",
-                flush=True,
-            )
+    for work, costs in found.items():
+        print(f"{work:50} {costs}")
 
 
 if __name__ == "__main__":

@@ -50,9 +50,10 @@ NOT_COMPRESSED: Final = _SIZE.pack(-1)
 _BUFFERS: Final = 0
 # what stands before the metadata: a mark, and its size
 _PREFIX: Final = struct.Struct("<II")
-# how many messages a cutter remembers, and the most bytes of metadata of one of them
+# How many messages a cutter remembers, and the most bytes of one of them: the buffers of longer ones
+# are compressed, and differ in their lengths.
 _KEPT_PLANS: Final = 256
-_KEPT_METADATA: Final = 4096
+_KEPT_MESSAGE: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,8 @@ class _Plan:
     ``buffers`` has, for each that stays: offset in the body, length.
     """
 
-    message: ArrowMessage
+    rows: int
+    compression: tuple[int, int] | None
     nodes: list[tuple[int, int]]
     buffers: list[tuple[int, int]]
     metadata: bytes | None = None
@@ -244,13 +246,12 @@ class _Plan:
     def written(self) -> bytes:
         """Return the new metadata."""
         if self.metadata is None:
-            message, at = self.message, 0
+            at = 0
             places: list[tuple[int, int]] = []
             for _, length in self.buffers:
                 places.append((at, length))
                 at += length + -length % 8
-            packed = message.compression
-            self.metadata = written_metadata(message.rows, self.nodes, places, packed, at)
+            self.metadata = written_metadata(self.rows, self.nodes, places, self.compression, at)
         return self.metadata
 
 
@@ -298,11 +299,11 @@ class Cutter:
 
     def _plan(self, data: memoryview, start: int, end: int) -> tuple[_Plan, int]:
         """Return the plan of a message, and where its body begins in the data."""
-        if end - start < _PREFIX.size:
+        if not _PREFIX.size <= end - start <= _KEPT_MESSAGE:
             return self._made(data, start, end)
         first, second = _PREFIX.unpack_from(data, start)
         size = 8 + second if first == _CONTINUATION else 4 + first
-        if size > _KEPT_METADATA or size > end - start:
+        if size > end - start:
             return self._made(data, start, end)
         key = bytes(data[start : start + size]), end - start - size
         found = self._plans.get(key)
@@ -317,7 +318,7 @@ class Cutter:
         layout = self._layout
         message = read_message(data, start, end)
         layout.check(message, message.rows)
-        plan = _Plan(message, [], [])
+        plan = _Plan(message.rows, message.compression, [], [])
         for column in self._columns:
             plan.nodes += message.nodes[layout.nodes[column] : layout.nodes[column + 1]]
             plan.buffers += message.buffers[layout.buffers[column] : layout.buffers[column + 1]]
