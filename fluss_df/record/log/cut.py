@@ -50,8 +50,8 @@ NOT_COMPRESSED: Final = _SIZE.pack(-1)
 _BUFFERS: Final = 0
 # what stands before the metadata: a mark, and its size
 _PREFIX: Final = struct.Struct("<II")
-# How many messages a cutter remembers, and the most bytes of one of them: the buffers of longer ones
-# are compressed, and differ in their lengths.
+# How many messages a cutter remembers, and the most bytes of one of them: the buffers of longer
+# ones are compressed, and differ in their lengths.
 _KEPT_PLANS: Final = 256
 _KEPT_MESSAGE: Final = 8192
 
