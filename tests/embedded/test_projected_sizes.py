@@ -34,9 +34,7 @@ def piece(batches: int, codec: Codec) -> Piece:
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 @pytest.mark.parametrize(("batches", "exact"), [(1, True), (64, True), (65, False), (1000, False)])
 @pytest.mark.parametrize("columns", [[0], [1], [0, 1]])
-def test_bytes_of_some_columns(
-    batches: int, exact: bool, columns: list[int], codec: Codec
-) -> None:
+def test_bytes_of_some_columns(batches: int, exact: bool, columns: list[int], codec: Codec) -> None:
     found = piece(batches, codec)
     layouts = {1: ColumnLayout(SCHEMA)}
     cut = project(found, columns, layouts, len(found.data) * 2, at_least_one=True)
