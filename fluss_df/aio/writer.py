@@ -1,4 +1,4 @@
-"""Writers that queue rows at once; acknowledgements are awaited."""
+"""Asynchronous writers: methods that write return at once, acknowledgements can be awaited."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ W = TypeVar("W", bound=TableWriter)
 
 
 class WriteResultHandle(Facade[write_batch.WriteResultHandle]):
-    """The fate of rows given to a writer."""
+    """Says when the rows of one write are acknowledged."""
 
     async def wait(self, timeout_ms: float | None = None) -> None:
-        """Wait until the server has acknowledged the rows; nothing lingers meanwhile.
+        """Wait until the server has acknowledged the rows.
+
+        They are sent at once, without waiting for a full batch.
 
         Raises
         ------
@@ -37,7 +39,10 @@ class WriteResultHandle(Facade[write_batch.WriteResultHandle]):
 class Writer(Facade[W]):
     """The common part of writers of log tables and of primary-key tables."""
 
-    _unreported: BaseException | None = None
+    def __init__(self, core: W) -> None:
+        super().__init__(core)
+        # flushes whose callers were cancelled
+        self._left: list[Future[None]] = []
 
     write_arrow = giving(WriteResultHandle, TableWriter.write_arrow)
     write_arrow_batch = giving(WriteResultHandle, TableWriter.write_arrow_batch)
@@ -72,21 +77,36 @@ class Writer(Facade[W]):
         await self._reporting(submit(self._core.close))
 
     async def _reporting(self, future: Future[None]) -> None:
-        """Wait; what a flush that nobody waits for any more has to say, the next one says."""
+        """Wait for a flush; raise its error, or that of earlier ones whose callers were cancelled.
+
+        Each failure of rows is raised by one flush alone. So an error of a flush that nobody waits
+        for any more is raised by the next one.
+        """
         try:
             await watched(future)
         except asyncio.CancelledError:
-            future.add_done_callback(self._keep)
+            self._left.append(future)
             raise
-        error, self._unreported = self._unreported, None
-        if error is not None:
-            raise error
-
-    def _keep(self, future: Future[None]) -> None:
-        error = None if future.cancelled() else future.exception()
-        # a flush that took too long tells nothing about rows: the next one waits for them
-        if error is not None and not isinstance(error, TimeoutError):
-            self._unreported = error
+        left = list(self._left)
+        for earlier in left:
+            # all rows are acknowledged or have failed by now, so it ends at once
+            try:
+                await watched(earlier)
+            except asyncio.CancelledError:
+                if not earlier.cancelled():
+                    raise
+            except BaseException:
+                pass  # it is raised below
+        # from here on nothing is awaited: a cancelled call has forgotten none
+        ended = [earlier for earlier in left if earlier in self._left and not earlier.cancelled()]
+        self._left = [earlier for earlier in self._left if earlier not in left]
+        errors = [error for earlier in ended if (error := earlier.exception()) is not None]
+        # after a timeout the rows were outstanding, and this flush has waited for them
+        errors = [error for error in errors if not isinstance(error, TimeoutError)]
+        for other in errors[1:]:
+            errors[0].add_note(f"an earlier flush: {other}")
+        if errors:
+            raise errors[0]
 
     async def __aenter__(self) -> Self:
         return self

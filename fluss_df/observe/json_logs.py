@@ -14,7 +14,7 @@ LEVEL_VARIABLE: Final = "FLUSS_DF_LOG_LEVEL"
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _LOGGER: Final = "fluss_df"
 # the attributes that every log record has; all others were given as ``extra``
-_OF_RECORDS: Final = frozenset(
+_RECORD_ATTRIBUTES: Final = frozenset(
     vars(logging.LogRecord("", 0, "", 0, "", (), None)) | {"message": "", "asctime": ""}
 )
 
@@ -29,13 +29,13 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line of a record; whatever it was given, it is one line."""
+        """Return a log record as one line of JSON, also where JSON has no form for a value."""
         when = dt.datetime.fromtimestamp(record.created, dt.UTC)
         line: dict[str, Any] = {
             "time": when.isoformat(timespec="microseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
             "process": record.process,
             "thread": record.threadName,
         }
@@ -47,23 +47,31 @@ class JsonFormatter(logging.Formatter):
         if record.stack_info:
             ends["stack"] = self.formatStack(record.stack_info)
         for name, value in vars(record).items():
-            if name not in _OF_RECORDS:
+            if name not in _RECORD_ATTRIBUTES:
                 shown = name
                 while shown in line or shown in ends:
                     shown = f"extra.{shown}"
                 line[shown] = value
         line.update(ends)
-        # names that are no text have lone surrogates, which cannot be written as UTF-8
+        # File names that are not UTF-8 have lone surrogates in Python, for which ASCII has escapes.
         try:
             return json.dumps(line, default=repr, ensure_ascii=True, allow_nan=False)
         except Exception:
-            # for keys that are no text, values within themselves or very deep, numbers that JSON
-            # lacks, and objects that cannot be shown: the program goes on whatever it logs
+            # Keys that are no strings, circular or very deep values, NaN, or objects whose repr
+            # raises: what a program logs must never stop it.
             return json.dumps({_text(name): _shown(value) for name, value in line.items()})
 
 
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:
+        # values that its text has no places for, or that cannot be shown: both are in the line
+        return f"{_text(record.msg)} {_text(record.args)}"
+
+
 def _shown(value: Any) -> Any:
-    """Return a value as JSON has it; its text where JSON has it not."""
+    """Return a value that JSON can hold: the value itself, or else its repr."""
     try:
         return json.loads(json.dumps(value, default=repr, allow_nan=False))
     except Exception:
@@ -74,7 +82,7 @@ def _text(value: object) -> str:
     if type(value) is str:
         return value
     try:
-        # a text of a class of its own may be shown as anything
+        # A subclass of str may override __str__: take the characters themselves.
         return str.__str__(repr(value))
     except Exception:
         return "<unprintable>"
@@ -83,10 +91,11 @@ def _text(value: object) -> str:
 def _trace() -> dict[str, str]:
     """Return the ids of the current span; nothing where there is none."""
     trace = sys.modules.get("opentelemetry.trace")
-    if trace is None:
-        # there is no span
+    current = getattr(trace, "get_current_span", None)
+    if current is None:
+        # not imported, or another thread is importing it
         return {}
-    found = trace.get_current_span().get_span_context()
+    found = current().get_span_context()
     if not found.is_valid:
         return {}
     return {
@@ -97,9 +106,9 @@ def _trace() -> dict[str, str]:
 
 
 def set_up() -> None:
-    """Do what the environment asks for; called once, when the package is imported.
+    """Set up logging as the environment says; called once, when the package is imported.
 
-    What cannot be understood is said in a warning: a program should not fail by how it logs.
+    Unknown values cause a warning, not an error: logging must not stop a program.
     """
     logger = logging.getLogger(_LOGGER)
     asked = os.environ.get(VARIABLE, "").strip().lower()

@@ -305,6 +305,40 @@ async def test_a_flush_that_took_too_long_is_no_error_of_the_next(
     await writer.close()
 
 
+async def test_errors_of_cancelled_flushes_are_all_raised_by_the_next(
+    table: core.FlussTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = fluss.AppendWriter(table.new_append().create_writer())
+    waits, goes_on = threading.Semaphore(0), threading.Event()
+    messages = ["1 row of bucket 0 was not written", "2 rows of bucket 1 were not written"]
+
+    def failing(*_: object, **__: object) -> None:
+        message = messages.pop(0)
+        waits.release()
+        assert goes_on.wait(20)
+        raise core.FlussError(message)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(writer.core), "flush", failing)
+        for _ in range(2):
+            call = asyncio.ensure_future(writer.flush())
+            assert await asyncio.to_thread(waits.acquire, timeout=20)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+    # they have not ended when the next one begins
+    last = asyncio.ensure_future(writer.flush())
+    await asyncio.sleep(0.1)
+    assert not last.done()
+    goes_on.set()
+    with pytest.raises(core.FlussError, match="1 row of bucket 0") as raised:
+        await last
+    assert raised.value.__notes__ == [
+        f"an earlier flush: {core.FlussError('2 rows of bucket 1 were not written')}"
+    ]
+    await writer.close()
+
+
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_read_that_was_cancelled_ends_with_its_scanner(
     table: core.FlussTable, monkeypatch: pytest.MonkeyPatch, closes: bool

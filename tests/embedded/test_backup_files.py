@@ -195,3 +195,13 @@ def test_a_part_that_is_taken_before_it_is_locked(
         backup_parts.remove_left_parts(tmp_path)
         assert part.exists()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_the_disk_does_not_give_is_named() -> None:
+    """The disk of the backup is another one."""
+    path = Path("/proc/self/mem")  # its first bytes cannot be read
+    with (
+        path.open("rb", buffering=0) as stream,
+        pytest.raises(FlussError, match=f"cannot read {path}"),
+    ):
+        backup._source(stream, path).read(1)

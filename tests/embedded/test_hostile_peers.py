@@ -17,14 +17,16 @@ from google.protobuf.message import Message
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, EngineOptions, Limits
 from fluss_df.engine.log.writer_states import WriterStates, WrittenBatch
-from fluss_df.errors import ErrorCode
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.wire import bytes_header, varint_field
+from fluss_df.record.layout.headers import scan_headers
 from tests.client.support import Tables
 from tests.embedded import attacking
 from tests.embedded.raw import RawClient
 from tests.memory import PeakMemory
+from tests.record.batches import rows, stored
 
 MB = 1 << 20
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
@@ -203,6 +205,23 @@ def test_writers_without_end() -> None:
     assert states.duplicate(7, 48_000) is not None
     assert states.duplicate(49_999, 0) is not None
     assert WriterStates.from_json(states.to_json()).to_json() == states.to_json()
+
+
+@pytest.mark.parametrize("writers", [[5, 5], [-1, 5], [5, -1]])
+def test_several_batches_of_a_writer_in_one_request(writers: list[int]) -> None:
+    """They would be taken without a look at their sequences."""
+    batches = [stored(rows(i, 1), i, writer_id=writer) for i, writer in enumerate(writers)]
+    headers = scan_headers(b"".join(batches))
+    with pytest.raises(FlussError, match="one of writer 5") as raised:
+        WriterStates().duplicate_of("b", headers, 0)
+    assert raised.value.error_code == ErrorCode.CORRUPT_RECORD_EXCEPTION
+
+
+def test_several_batches_of_nobody_in_one_request() -> None:
+    headers = scan_headers(
+        stored(rows(0, 1), 0, writer_id=-1) + stored(rows(1, 1), 1, writer_id=-1)
+    )
+    assert WriterStates().duplicate_of("b", headers, 0) is None
 
 
 # ---- peers that do nothing, or guess

@@ -152,6 +152,15 @@ def test_values_that_cannot_be_shown(capsys: pytest.CaptureFixture[str]) -> None
         (deep,) = deep  # type: ignore[assignment]
 
 
+@pytest.mark.parametrize(
+    ("message", "values"), [("%d rows", "many"), ("%s", Unprintable()), ("%s %s", 1)]
+)
+def test_a_message_whose_values_do_not_fit(message: str, values: object) -> None:
+    record = logging.LogRecord("fluss_df", logging.INFO, "", 0, message, (values,), None)
+    found = json.loads(JsonFormatter().format(record))
+    assert found["message"].startswith(message)
+
+
 def test_names_that_the_line_has_are_kept_beside_it() -> None:
     found = said(time="mine", level=3, logger="l", trace_id="t", exception="e")
     assert found["level"] == "WARNING"

@@ -268,7 +268,9 @@ def _read(segment: Segment, writers: WriterStates) -> int:
         # a batch of that size, or one that claims it, is not read into memory
         get = segment.read if chunk == _CHUNK else segment.view
         data = get(segment.size, behind)
-        headers = _valid(data, segment.end_offset) or _longest_valid(data, segment.end_offset)
+        headers = _valid(data, segment.end_offset)
+        if headers is None:
+            headers = _longest_valid(data, segment.end_offset)
         if headers is None:
             break
         if not len(headers):

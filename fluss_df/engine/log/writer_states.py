@@ -34,7 +34,7 @@ class WriterStates:
     """
 
     def __init__(self) -> None:
-        # who wrote last is the last; the batches from the oldest on
+        # Writer id -> its batches, the oldest first. The writer that wrote last is the last key.
         self._writers: dict[int, tuple[WrittenBatch, ...]] = {}
 
     def duplicate(self, writer_id: int, sequence: int) -> WrittenBatch | None:
@@ -61,19 +61,20 @@ class WriterStates:
         )
 
     def duplicate_of(self, bucket: str, headers: LogHeaders, base: int) -> int | None:
-        """Return the offset of a request that was written before; None for a new one.
+        """Return the base offset of a batch that was appended before; None for a new batch.
 
-        ``bucket`` is the name of the bucket, for errors. ``base`` is the offset that the first of
-        the request's batches would get.
+        ``bucket`` is the name of the bucket, for errors. ``base`` is the offset that the request's
+        first batch would get.
 
         Raises ``OUT_OF_ORDER_SEQUENCE_EXCEPTION``, ``CORRUPT_RECORD_EXCEPTION``.
         """
-        writer_id = int(headers.writer_id[0])
-        if writer_id == NO_WRITER_ID:
+        writers = headers.writer_id[headers.writer_id != NO_WRITER_ID]
+        if not len(writers):
             return None
+        writer_id = int(writers[0])
         if len(headers) > 1:
             raise FlussError(
-                f"several batches of writer {writer_id} in one request for {bucket}",
+                f"several batches, and one of writer {writer_id}, in one request for {bucket}",
                 ErrorCode.CORRUPT_RECORD_EXCEPTION,
             )
         sequence = int(headers.sequence[0])

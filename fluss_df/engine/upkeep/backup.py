@@ -43,12 +43,12 @@ from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import AUTHENTICATE
 from fluss_df.protocol.handshake import FOLDER_PROTOCOL
 
-# a request of our own, which only the Unix socket takes
+# The API key of a request that Apache Fluss lacks; accepted on the Unix socket only.
 BACKUP_KEY: Final = 30_001
 _SUFFIXES: Final = {".tar.zst": "zstd", ".tar.lz4": "lz4"}
 _FRAME: Final = struct.Struct(">ihhi")
 _ANSWER: Final = struct.Struct(">iBi")
-# how long an owner may take to say that it knows us, which takes no work
+# For the answer to the authentication, which needs no work.
 _FIRST_ANSWER_S: Final = 15.0
 
 
@@ -67,7 +67,7 @@ def codec_of(file: Path) -> str:
 
 
 def back_up(engine: Engine, file: Path) -> int:
-    """Write a backup of a running engine; return its bytes.
+    """Write a backup of a running engine; return the size of the archive in bytes.
 
     ``file`` is the archive, ``.tar.zst`` or ``.tar.lz4``; it is replaced only when the new one is
     complete.
@@ -97,7 +97,7 @@ def back_up(engine: Engine, file: Path) -> int:
 
 
 def _write(engine: Engine, archive: tarfile.TarFile) -> None:
-    # next to the data, not on the disk of the backup: RocksDB copies by hard links
+    # RocksDB's checkpoints are hard links, so they must be on the file system of the data.
     with refused_by(f"cannot back up {engine.folder}", engine.folder):
         (engine.folder / COPIES).mkdir(mode=0o700, exist_ok=True)
         copies = Path(tempfile.mkdtemp(dir=engine.folder / COPIES))
@@ -114,7 +114,7 @@ def _write_all(engine: Engine, archive: tarfile.TarFile, copies: Path, lake: Lak
     engine.cluster.compact()
     for name in names_in(engine.folder / CATALOG):
         if name.endswith(".json"):
-            # replaced atomically; dropped meanwhile is dropped
+            # Files are replaced atomically, so each is whole. None: its table was dropped.
             path = engine.folder / CATALOG / name
             data = read_bytes(path)
             if data is not None:
@@ -135,16 +135,17 @@ def _write_bucket(
         table, tablet = engine.bucket(bucket)
         name = str(engine.bucket_folder(bucket).relative_to(engine.folder))
         with contextlib.ExitStack() as copied:
-            # what of the log the rows of the copy lack must not expire before the log is copied
+            # The copy of RocksDB lacks the newest changes, which are in the log only. Their
+            # segments must not expire before the log is copied.
             with engine.expiring:
                 if table.has_primary_key:
-                    # before the log: rows must not be ahead of it
+                    # Rows are copied before the log: the log must have every change that they have.
                     engine.kv_bucket(bucket)[1].checkpoint(copy)
                 log = copied.enter_context(tablet.copy())
             if table.has_primary_key:
                 for part in names_in(copy):
                     _add_file(archive, f"{name}/kv/{part}", copy / part)
-            _write_log(archive, f"{name}/log", log)
+            _write_log(archive, f"{name}/log", log, engine.bucket_folder(bucket) / "log")
     except FlussError as error:
         if error.error_code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
             raise
@@ -153,12 +154,12 @@ def _write_bucket(
         shutil.rmtree(copy, ignore_errors=True)
 
 
-def _write_log(archive: tarfile.TarFile, name: str, log: LogCopy) -> None:
+def _write_log(archive: tarfile.TarFile, name: str, log: LogCopy, folder: Path) -> None:
     for part in log.segments:
         info = _info(f"{name}/{part.name}", part.size)
         with os.fdopen(os.dup(part.fd), "rb") as stream:
             stream.seek(0)
-            archive.addfile(info, stream)
+            archive.addfile(info, _source(stream, folder / part.name))
     _add(archive, f"{name}/synced", log.point)
 
 
@@ -166,7 +167,24 @@ def _add_file(archive: tarfile.TarFile, name: str, path: Path) -> None:
     with refused_by(f"cannot read {path}", path.parent):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as stream:
-        archive.addfile(_info(name, os.fstat(fd).st_size), stream)
+        archive.addfile(_info(name, os.fstat(fd).st_size), _source(stream, path))
+
+
+def _source(stream: IO[bytes], path: Path) -> IO[bytes]:
+    # tarfile calls read() alone
+    return cast(IO[bytes], _Source(stream, path))
+
+
+class _Source:
+    """A file that is archived; errors of its disk name it, and not the backup."""
+
+    def __init__(self, stream: IO[bytes], path: Path) -> None:
+        self._stream = stream
+        self._path = path
+
+    def read(self, size: int = -1) -> bytes:
+        with refused_by(f"cannot read {self._path}", self._path.parent):
+            return self._stream.read(size)
 
 
 def _info(name: str, size: int) -> tarfile.TarInfo:
@@ -182,10 +200,10 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def ask_owner(socket_path: str, folder: Path, file: Path) -> int:
-    """Have the engine that owns a folder write a backup; return its bytes.
+    """Have the engine that owns a folder write a backup; return the archive's size in bytes.
 
     Raises FlussError as :func:`back_up`; ``NETWORK_EXCEPTION`` where the owner ends before it has
-    answered, and ``REQUEST_TIME_OUT`` where it does nothing, as a process that was stopped.
+    answered, and ``REQUEST_TIME_OUT`` where it does not answer, as a process that was stopped.
     """
     body = os.fsencode(file.absolute())
     try:
@@ -199,7 +217,7 @@ def ask_owner(socket_path: str, folder: Path, file: Path) -> int:
                     token = known.secret.encode()
                     asked = pb.AuthenticateRequest(protocol=FOLDER_PROTOCOL, token=token)
                     _ask(peer, stream, AUTHENTICATE.key, asked.SerializeToString())
-                # it is there: the backup itself takes as long as it takes
+                # The owner has answered. The backup itself may take any time.
                 peer.settimeout(None)
                 return int(_ask(peer, stream, BACKUP_KEY, body))
     except TimeoutError as error:

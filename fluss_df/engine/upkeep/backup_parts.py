@@ -1,7 +1,7 @@
-"""The file that a backup is written to before it is complete, and those that were left behind.
+"""Parts: the files that backups are written to before they are complete and get their names.
 
-A part is locked while its process lives. What has the name and the beginning of a part, belongs to
-this user, and is locked by nobody, was left by a process that was killed.
+A part is locked while the process that writes it lives. A file with the name and first bytes of a
+part, of this user, that nobody has locked, was left by a killed process.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from fluss_df.engine.files.private_files import FILE
 
 logger = logging.getLogger(__name__)
 
-# not the names of earlier versions, which locked nothing
+# Parts of earlier versions have other names: those versions did not lock them.
 _PREFIX: Final = "fluss-df-backup-locked-"
-#: What the names of parts are like.
+#: The pattern of the names of parts.
 PART: Final = f"{_PREFIX}*.part"
 _NAME: Final = re.compile(re.escape(_PREFIX) + r"[a-z0-9_]{8}\.part")
-# how the archives begin that are written: Zstandard, LZ4
+# the first bytes of the archives: Zstandard, LZ4
 _MAGIC: Final = (b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18")
 _TRIES: Final = 10
 
 
 @contextlib.contextmanager
 def part_file(folder: Path) -> Iterator[Path]:
-    """Give a new file of this call alone, which no other user may read; removed at the end.
+    """Yield the path of a new file that only this user may read.
 
-    Whoever renames it meanwhile keeps it.
+    The file is removed at the end of the block, unless the block has renamed it.
 
     Raises OSError when it cannot be made.
     """
@@ -54,9 +54,14 @@ def _made(folder: Path) -> tuple[int, Path]:
     for _ in range(_TRIES):
         fd, name = tempfile.mkstemp(prefix=_PREFIX, suffix=".part", dir=folder)
         path = Path(name)
-        # another process may have taken it for left behind in the moment before it was locked
-        if lock_file(fd) is not False and _is_at(path, fd):
-            return fd, path
+        try:
+            if lock_file(fd) is not False and _is_at(path, fd):
+                return fd, path
+        except OSError:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        # Before it was locked, another process has removed it as left behind.
         os.close(fd)
     raise OSError(f"the files of a backup that are made in {folder} are removed by others")
 
@@ -73,11 +78,11 @@ def remove_left_parts(folder: Path) -> None:
     try:
         names = [name for name in names_in(folder) if _NAME.fullmatch(name)]
     except OSError:
-        return  # to write there needs no right to list it
+        return  # A folder that may be written to need not be readable.
     for name in names:
         path = folder / name
         try:
-            # FIFOs would be waited for
+            # O_NONBLOCK: opening a FIFO must not wait.
             fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             continue

@@ -1,4 +1,4 @@
-"""The rows of a lake table's files that are not deleted."""
+"""The live rows of Iceberg data files: those that no delete file deletes."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ class LiveRows:
     ) -> Iterator[pa.Table]:
         """Yield the live rows of a data file, which has this sequence number.
 
-        ``columns`` are the names of those to read, None for all. They must include the keys by
-        which deletes find rows.
+        ``columns`` are the names of the columns to return, None for all. The key columns of
+        equality deletes are read as well, and left out of the result.
         """
         deleted = self._deleted_positions(sequence, file)
         equal = [
@@ -110,8 +110,12 @@ class LiveRows:
             keep[here - at] = False
             at += count
             for keys, values in equal:
-                frame, row = with_row_number(pl.DataFrame(pl.from_arrow(rows.select(keys))))
-                gone = frame.join(values, on=exactly(keys), how="semi", nulls_equal=True)
+                of_rows = pl.DataFrame(pl.from_arrow(rows.select(keys)))
+                # either file may be older than a change of a key to a wider type
+                both = [of_rows.clear(), values.clear()]
+                wide: Any = dict(pl.concat(both, how="vertical_relaxed").schema)
+                frame, row = with_row_number(of_rows.cast(wide))
+                gone = frame.join(values.cast(wide), on=exactly(keys), how="semi", nulls_equal=True)
                 keep[gone[row].to_numpy()] = False
             live = rows if keep.all() else rows.filter(pa.array(keep))
             yield live if columns is None else live.select(list(columns))
@@ -119,7 +123,7 @@ class LiveRows:
     def _read(self, file: DataFile, columns: Sequence[str] | None) -> Iterator[pa.Table]:
         with self._table.io.new_input(file.file_path).open() as stream:
             parquet = pq.ParquetFile(stream, pre_buffer=False)
-            # by field ids, as Iceberg does: names in files may be others
+            # Columns are matched by field id, as in Iceberg: a file may have older names.
             names: dict[str, str] = {}
             for column in parquet.schema_arrow:
                 text = (column.metadata or {}).get(FIELD_ID)
@@ -148,7 +152,7 @@ class LiveRows:
     def _equality(self, file: DataFile) -> tuple[list[str], pl.DataFrame]:
         if file.file_path not in self._keys:
             names = [self._names[identifier] for identifier in file.equality_ids or ()]
-            # one without rows has no batches
+            # A delete file without rows yields no batch, and there is no concat of nothing.
             tables = [
                 pl.DataFrame(pl.from_arrow(rows.select(names)))
                 for rows in self._read(file, names)
