@@ -1,4 +1,4 @@
-"""What a scanner's calls have read and not returned, as they were cancelled: :class:`Kept`."""
+"""Rows that a scanner read for calls which were then cancelled; the next call returns them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ Bucket: TypeAlias = tuple[int | None, int]
 
 
 class _Read(Generic[R]):
-    """What one read has taken: rows of buckets, in the order in which they are returned.
+    """The rows of one read.
 
     Parameters
     ----------
     order
-        Its place among all reads of the scanner.
+        The number of this read; the scanner counts its reads.
     change
-        The number of the last change of subscriptions before it.
+        How many times subscriptions had changed when the read was asked for.
     parts
-        Rows, each with the position of their bucket.
+        The rows in the order in which they are returned. Each part has rows of one bucket, and the
+        position of that bucket.
     """
 
     def __init__(self, order: int, change: int, parts: list[tuple[Position, R]]) -> None:
@@ -53,14 +54,14 @@ class _Read(Generic[R]):
 
 
 class Polled(_Read[DecodedBatch]):
-    """What a poll has taken."""
+    """The log batches of one poll."""
 
 
 class Whole(_Read[pa.Table]):
-    """All rows up to the latest offset."""
+    """The tables of one ``to_arrow``: all rows up to the latest offset."""
 
     def cut(self) -> None:
-        """Have each part be one batch, so that a lazy reader can leave the others."""
+        """Split each part into one for each Arrow batch: a lazy reader can stop between two."""
         self.parts = [
             (position, pa.Table.from_batches([batch]))
             for position, table in self.parts
@@ -69,10 +70,10 @@ class Whole(_Read[pa.Table]):
 
 
 class Kept:
-    """Reads that nobody has got, in the order in which they were made; for any thread.
+    """Rows that a scanner read for calls which did not return them; safe for threads.
 
-    A call takes them out when it returns them, or puts back what it did not return. A lazy reader
-    takes them part by part.
+    The reads are kept in the order in which they were made. The next call takes reads out; where it
+    is cancelled, it puts them back. A lazy reader takes one part at a time.
     """
 
     def __init__(self) -> None:
@@ -83,7 +84,7 @@ class Kept:
         self.after_fork()
 
     def after_fork(self) -> None:
-        """Go on in a forked child, where the thread that had the lock is not."""
+        """Make a new lock in a forked child, where its holder is not."""
         self._lock = threading.Lock()
 
     def next_order(self) -> int:
@@ -91,7 +92,7 @@ class Kept:
         return next(self._orders)
 
     def put(self, entries: Iterable[Polled | Whole]) -> None:
-        """Keep what a call read, without what a later change of subscriptions has forgotten."""
+        """Keep reads of a call, but for buckets whose subscription changed since."""
         with self._lock:
             for entry in entries:
                 entry.forget({b for b, at in self._forgotten.items() if at > entry.change})
@@ -124,12 +125,12 @@ class Kept:
         return entries
 
     def present(self) -> list[Polled | Whole]:
-        """Return what is there, for :meth:`take_part`."""
+        """Return the kept reads without taking them, for :meth:`take_part`."""
         with self._lock:
             return list(self._entries)
 
     def take_part(self, entry: Polled | Whole) -> Polled | Whole | None:
-        """Take the first part out of an entry; None where it is not there any more."""
+        """Take the first part out of an entry; None where another call took the entry."""
         with self._lock:
             if entry not in self._entries:
                 return None

@@ -45,12 +45,12 @@ class WriteApi(ABC):
     """A request, ``api``, that carries batches of one table."""
 
     api: ClassVar[Api[Any, Any]]
-    # the number of the field that has a batch with its bucket
+    # the protobuf number of the repeated field: one entry is one batch and its bucket
     _buckets_field: ClassVar[int]
 
     def __init__(self, table_id: int) -> None:
         self._table_id = table_id
-        # the fields behind those that all such requests have
+        # encoded fields that only this kind of request has
         self._more = b""
 
     def body(
@@ -73,7 +73,8 @@ class WriteApi(ABC):
             For each batch: partition id or None, bucket id, the buffers of the encoded batch. A
             bucket may occur more than once; its batches are appended in this order.
         counts
-            How many buckets partitions have, by their ids, where servers let them differ.
+            Partition id -> number of its buckets, for servers on which partitions may differ in
+            that.
         """
         head = varint_field(1, acks) + varint_field(2, self._table_id) + varint_field(3, timeout_ms)
         parts: list[Buffer] = [head + self._more]
@@ -98,7 +99,7 @@ class WriteApi(ABC):
 
 
 class ProduceLog(WriteApi):
-    """Log batches for a log table, which takes as many rows as fit a request."""
+    """Writes log batches to a log table; a batch may have any number of rows."""
 
     api = PRODUCE_LOG
     _buckets_field = 4
@@ -113,8 +114,8 @@ class ProduceLog(WriteApi):
 class PutKv(WriteApi):
     """Key-value batches for a primary-key table.
 
-    ``target_columns`` are the indexes of the columns that are updated, with those of the key; None
-    for all.
+    ``target_columns`` are the indexes of the columns to update, key columns included. None or an
+    empty list stands for all columns.
     """
 
     api = PUT_KV

@@ -17,7 +17,7 @@ _ANY: Final = ("0.0.0.0", "::", "")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much is taken of visitors, and held for them.
+    """Limits of the console, for all its visitors together.
 
     Parameters
     ----------
@@ -28,19 +28,19 @@ class Limits:
     connections
         Open connections; further requests are answered with 503.
     reads
-        Pages that ask the cluster at the same time.
+        How many pages may ask the cluster at the same time.
     queries, query_seconds
-        Queries that run at the same time, and how long one may.
+        How many queries may run at the same time, and how long one may run.
     query_memory
-        The most bytes of the process that runs a statement.
+        The most memory of the process that runs one statement, in bytes.
     result_rows, result_bytes
-        What is kept of a result.
+        The most rows and bytes that are kept of a result.
     kept_results
-        Results that are kept; the oldest one goes first.
+        How many results are kept; the oldest one goes first.
     streams
-        Live tails at the same time.
+        How many live tails there may be at the same time.
     sessions
-        Browsers that are logged in; the oldest one goes first.
+        How many browsers may be logged in; the oldest one goes first.
     """
 
     body_bytes: int = 1 << 20
@@ -66,19 +66,20 @@ class Settings:
     Parameters
     ----------
     host, port
-        Where it listens; port 0 for a free one.
+        Where the console listens; port 0 for a free one.
     token
-        What a browser has to show once; by default a new one of 256 bits.
+        The secret that a browser sends to log in. By default a new one of 256 random bits.
     read_only
         Refuse whatever would change something.
     names
-        Further host names by which browsers may ask for it.
+        Further host names under which browsers may open the console.
     tls_cert, tls_key
-        A certificate and its key (PEM). Only the machine itself is served without.
+        A certificate and its key (PEM files). Without them, the console listens on loopback
+        addresses only.
     runs
-        Folders of checkpoints, or folders that have such folders in them.
+        Checkpoint folders of runs, or folders that contain such folders.
     limits
-        How much a visitor may take.
+        Limits for all visitors together.
     """
 
     host: str = "127.0.0.1"
@@ -118,7 +119,7 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
-        """Whether it listens where only this machine gets."""
+        """Whether only programs on this machine can reach the address."""
         if self.host == "localhost":
             return True
         try:

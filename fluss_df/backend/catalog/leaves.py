@@ -28,7 +28,7 @@ class FlussLeaf(ops.DatabaseTable):  # type: ignore[misc]
 
 @replace(ops.DatabaseTable)  # type: ignore[untyped-decorator]
 def bind_fluss_tables(_: ops.DatabaseTable, **kwargs: Any) -> ops.Node:
-    """Make leaves of the tables that are the cluster's; those of the connection stay."""
+    """Replace tables of the cluster by leaves; those that live in the Ibis connection stay."""
     if isinstance(_, FlussLeaf) or _.namespace.database is None:
         return _
     return FlussLeaf(name=_.name, schema=_.schema, source=_.source, namespace=_.namespace)
@@ -36,7 +36,7 @@ def bind_fluss_tables(_: ops.DatabaseTable, **kwargs: Any) -> ops.Node:
 
 @replace(ops.UnboundTable)  # type: ignore[untyped-decorator]
 def bind_unbound_tables(_: ops.UnboundTable, backend: Any, **kwargs: Any) -> ops.Node:
-    """Replace tables without a backend by those of their names here, as ``table`` finds them."""
+    """Replace each unbound table by this backend's table of the same name, found by ``table``."""
     name, database = _.name, _.namespace.database
     if backend.is_local(name, database):
         require_types(backend._tables[name], _.schema, f"table {name}")
@@ -67,10 +67,10 @@ def ibis_schema(frame: pl.LazyFrame, columns: pa.Schema) -> Schema:
 
 
 def require_types(frame: pl.LazyFrame, schema: Schema, where: str) -> None:
-    """Check that a scan has the types that its table had when an expression was made of it.
+    """Check that a table still has the column types it had when an expression was made.
 
-    Raises SchemaMismatchError where a column has another one: it would be cast, and its values
-    changed.
+    Raises SchemaMismatchError where a column is missing or has another type: a cast to the old type
+    could change its values.
     """
     now = frame.collect_schema()
     for name, then in schema.items():

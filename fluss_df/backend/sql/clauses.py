@@ -1,4 +1,4 @@
-"""Clauses of SQL that Polars reads and passes over: given to it otherwise, or refused."""
+"""SQL that Polars parses but ignores: rewritten, or refused."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _IGNORED = (
 
 
 def from_one_row(tree: exp.Expr) -> bool:
-    """Give each SELECT without FROM a table of one row; return whether there was one.
+    """Give each SELECT without FROM a table of one row; return whether any was changed.
 
-    Polars passes over the WHERE of a SELECT without FROM, and counts no row.
+    Without FROM, Polars ignores WHERE, and counts no row.
     """
     found = False
     for select in tree.find_all(exp.Select):
@@ -43,7 +43,7 @@ def from_of(select: exp.Select) -> exp.Expr | None:
 
 
 def refuse_what_polars_ignores(tree: exp.Expr) -> None:
-    """Raise for clauses without which a query means something else, and for what would be renamed.
+    """Refuse SQL that Polars would answer wrongly, or cannot run.
 
     Raises FlussError with the clause, where it stands, and what to write instead where there is a
     way.

@@ -15,12 +15,12 @@ from fluss_df.errors import FlussError
 
 
 def _position(generator: Any, node: exp.StrPosition) -> str:
-    """Write where a text stands in another, in characters: that of Polars is in bytes."""
+    """Write STRPOS so that it counts characters: that of Polars counts bytes."""
     if any(node.args.get(name) for name in ("position", "occurrence")):
         generator.unsupported("a text is looked for from the beginning on, and once")
     text, part = generator.sql(node, "this"), generator.sql(node, "substr")
     place = f"STRPOS({text}, {part})"
-    # the text before it, where it is found
+    # how many characters stand before the part
     before = f"CHAR_LENGTH(SPLIT_PART({text}, {part}, 1))"
     return f"CASE WHEN {place} > 1 THEN {before} + 1 ELSE {place} END"
 
@@ -50,10 +50,11 @@ def _literals(tokens: Sequence[sqlglot.Token], begin: int) -> list[exp.Expr] | N
 
 
 class Items:
-    """The literals of a long list behind IN, of which its node has the first one alone.
+    """The literals of a long list behind IN, kept outside the syntax tree.
 
-    They are no nodes of the tree: a walk does not come to them, and copies of the node have the
-    same ones. ``grouped`` puts negative numbers in parentheses.
+    The IN node itself has the first literal only,
+    so walks and copies of the tree stay cheap.
+    Copies of the node share this object. ``grouped`` puts negative numbers in parentheses.
     """
 
     def __init__(self, literals: Sequence[exp.Expr], *, grouped: bool = False) -> None:
@@ -120,7 +121,7 @@ class Fluss(Polars):  # type: ignore[misc]
             found: exp.Expr | None = super()._parse_types(
                 *args, with_collation=with_collation, **kwargs
             )
-            # sqlglot allows a collation for types within <...>, which are the ones wanted here
+            # sqlglot sets with_collation for types within <...> only: it tells a nested type here
             if with_collation and found is not None and self._match_text_seq("NOT", "NULL"):
                 found.set("nullable", False)
             return found
@@ -172,7 +173,7 @@ class Fluss(Polars):  # type: ignore[misc]
 class Text(str):
     """The text of a statement, whose tokens are made once, by whoever asks first.
 
-    Making them takes as long as half of the parsing. They live as long as this object.
+    Making the tokens takes half as long as parsing.
     """
 
     @cached_property

@@ -49,11 +49,11 @@ class LoadedLog:
     writers
         As they are at the end.
     found
-        What is known to be on the disk; without a point where its file is another bucket's.
+        What the file ``synced`` says. Its point is None where the file belongs to another bucket.
     start
         The offset where the log begins.
     problems
-        What is not as it should be and is put right: messages.
+        Messages about faults that opening the log repairs.
     """
 
     segments: list[Segment]
@@ -74,14 +74,15 @@ def load_log(
 ) -> LoadedLog:
     """Open the segments of a log, and cut off what a crash left unfinished.
 
-    Segments with an index are taken as they are; all others are read and their checksums verified.
+    A segment is not read if its index file was written when the segment had its present size. All
+    other segments are read, and their checksums verified.
 
     ``name`` is the name of table and bucket, for messages. ``used`` says whether it is known that
     rows were written to the bucket. ``found`` is what the file ``synced`` says; None to read it
     here. With ``only_look``, nothing is changed on the disk, and every segment is read.
 
     Raises :class:`~fluss_df.engine.files.files.DamagedError` for damage below what was
-    acknowledged, or may have been. Nothing is changed on the disk.
+    acknowledged, or may have been. In this case no file was changed.
     """
     found = found or find_point(folder, owner)
     foreign = found.point if found.point and found.point.owner not in (None, owner) else None
@@ -128,7 +129,7 @@ class _Loading:
         self._only_look = only_look
         self.segments: list[Segment] = []
         self._expired: list[Segment] = []
-        # done when no damage was found anywhere in the log
+        # Repairs of files; they run only if the whole log has no damage.
         self._changes: list[Callable[[], None]] = []
         self.loaded = LoadedLog(self.segments, WriterStates(), found, found.start or 0)
 
@@ -201,7 +202,7 @@ class _Loading:
         """
         point, offset = self._found.point, segment.end_offset
         if behind is not None:
-            # a segment is on the disk before the next one is begun
+            # A segment is synced before the next one begins, so a lost batch here was acknowledged.
             if offset != behind:
                 raise self._damage(offset, "a batch is damaged", segment.path)
         elif point is None or self._found.problem is not None:
@@ -254,18 +255,18 @@ class _Loading:
 
 
 def _delete(segment: Segment) -> None:
-    # one that stays is removed when the log is opened again
+    # A file that cannot be removed now is removed when the log is opened again.
     with contextlib.suppress(OSError):
         segment.delete()
 
 
 def _read(segment: Segment, writers: WriterStates) -> int:
-    """Take in the batches before the first that is no whole valid one; return their bytes."""
+    """Read batches up to the first that is invalid or cut off; return how many bytes they take."""
     end = segment.file_size()
     chunk = _CHUNK
     while segment.size < end:
         behind = min(end, segment.size + chunk)
-        # a batch of that size, or one that claims it, is not read into memory
+        # A longer chunk is mapped and not read: a damaged length could claim gigabytes.
         get = segment.read if chunk == _CHUNK else segment.view
         data = get(segment.size, behind)
         headers = _valid(data, segment.end_offset)
@@ -301,7 +302,7 @@ def _valid(view: memoryview, offset: int) -> LogHeaders | None:
 
 
 def _longest_valid(view: memoryview, offset: int) -> LogHeaders | None:
-    """Return the headers of the batches before the first that is not valid; None without any."""
+    """Return the headers of the batches before an invalid one; None where none is."""
     edges = [0]
     at = 0
     while at + HEADER_SIZE <= len(view):
@@ -322,7 +323,7 @@ def _longest_valid(view: memoryview, offset: int) -> LogHeaders | None:
 
 
 def remember(writers: WriterStates, headers: LogHeaders) -> None:
-    """Take note of the writers of batches in a log."""
+    """Add the batches of a log to the writer states."""
     for i in (headers.writer_id != NO_WRITER_ID).nonzero()[0].tolist():
         base = int(headers.base_offset[i])
         writers.add(

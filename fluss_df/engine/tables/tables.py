@@ -23,7 +23,7 @@ def now_ms() -> int:
 
 
 def as_id(value: object) -> int:
-    """Return an id out of a file; folders are named by it.
+    """Return an id that was read from a file; it is checked, as folders are named by ids.
 
     Raises ValueError for whatever is not an integer from 0 on.
     """
@@ -34,7 +34,7 @@ def as_id(value: object) -> int:
 
 @dataclass(slots=True)
 class Database:
-    """A database."""
+    """A database; ``created`` and ``modified`` are in milliseconds since 1970."""
 
     descriptor: DatabaseDescriptor
     created: int
@@ -56,14 +56,14 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """What an ALTER replaces of a table, all of it at once.
+    """The parts of a table that an ALTER changes; they are replaced together, as one object.
 
     Attributes
     ----------
     descriptor
         What clients are told of it, with the newest schema.
     modified
-        When it was replaced.
+        When this version was made, in milliseconds since 1970.
     schemas
         Schema id -> schema; the highest id is the newest.
     """
@@ -85,8 +85,8 @@ class Table:
     Attributes
     ----------
     version
-        Its descriptor and schemas. Who needs several of them takes this once: an ALTER may come in
-        between.
+        The descriptor and schemas. Code that needs several of its fields reads ``version`` once,
+        because an ALTER may replace it.
     partitions
         Name -> partition; empty where the table has no partition keys.
     sequence
@@ -94,8 +94,8 @@ class Table:
     dropped
         The ids of partitions that were dropped, whose folders may still be there.
     lake
-        How far it is tiered: its newest lake snapshot, and offsets of those to come. Empty for a
-        table that never was.
+        The newest lake snapshot, and the offsets of snapshots that are being made. Empty for a
+        table that was never tiered.
     """
 
     id: int
@@ -226,7 +226,7 @@ def databases_from_json(value: Mapping[str, Any]) -> dict[str, Database]:
     """Read the databases that were stored, by name."""
     return {
         name: Database(
-            # earlier versions took anything for a value
+            # Earlier versions stored property values that were no strings.
             DatabaseDescriptor(
                 entry.get("comment"),
                 {

@@ -205,7 +205,7 @@ class _Checker:
     def _cluster(self, files: CatalogFiles) -> None:
         kept = files.cluster()
         with self._damage(kept.first):
-            # written with the first change
+            # The file is missing until cluster state changes for the first time.
             stored = self._kept(kept, needed=False)
             changes, problems = files.cluster_changes().read(epoch_of(stored))
             for problem in problems:
@@ -284,7 +284,7 @@ class _Bucket:
         self._codec = TableCodec(table)
 
     def run(self) -> None:
-        # as an engine opens it, but every byte is read
+        # The log is opened as an engine opens it, except that indexes are not trusted.
         found = old_point(self._log, self._owner) if self._checker.old else None
         loaded = load_log(
             self._log, str(self._owner), self._owner, used=self._used, found=found, only_look=True
@@ -304,7 +304,8 @@ class _Bucket:
         for _ in self._batches(segments):
             pass
         if state is not None:
-            # the changelog has not all rows
+            # The changelog has lost its beginning, so rows cannot be compared: they are only
+            # decoded.
             for _, values in stored_rows(store_folder(self._folder), self._checker.lock):
                 self._codec.decoder().decode_values(values)
                 self._report.rows += len(values)
@@ -336,7 +337,7 @@ class _Bucket:
     # ---- rows
 
     def _state(self, start: int, end: int) -> KvState | None:
-        """Return how far RocksDB is; None where it is made again from the changelog."""
+        """Return the state of RocksDB; None where it is made again of the changelog."""
         folder = store_folder(self._folder)
         try:
             state = stored_state(folder, self._checker.lock)
@@ -379,7 +380,8 @@ class _Bucket:
                 for stored in stored_rows(folder, self._checker.lock):
                     read += len(stored[0])
                     decoded = self._codec.decoder().decode_values(stored[1])
-                    # as the newest schema has them
+                    # Stored values may have an older schema; those of the changelog are of the
+                    # newest one.
                     found.add(binary(stored[0]), column_of(self._codec.encode(decoded)))
             except FlussError as error:
                 if error.error_code != ErrorCode.KV_STORAGE_EXCEPTION:

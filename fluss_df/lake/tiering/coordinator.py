@@ -16,9 +16,9 @@ from fluss_df.protocol.message_parts import partition_of, path_message, path_of
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The coordinator's permission to tier a table, until it is reported as finished or failed.
+    """A lease: the coordinator's permission to tier a table, until that is finished or failed.
 
-    Every report of the table repeats both epochs; the coordinator refuses those of older epochs.
+    Every report repeats both epochs. The coordinator refuses reports with older epochs.
     """
 
     table_id: int
@@ -29,7 +29,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class KnownSnapshot:
-    """The newest lake snapshot that Fluss knows of a table, with the end of each bucket in it."""
+    """The newest lake snapshot that Fluss knows of a table, with its end offset of each bucket."""
 
     snapshot_id: int
     offsets: Offsets

@@ -94,7 +94,7 @@ class LogHeaders:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the headers of pieces that were put together, each without its cut-off end."""
+        """Return the headers of pieces of a log, as if their whole batches were one piece."""
         ends = np.cumsum([part.consumed for part in parts])
         begins = np.repeat(ends - [part.consumed for part in parts], [len(part) for part in parts])
         found = {
@@ -143,7 +143,7 @@ def scan_headers(
     ``records`` begins with a batch, as what a fetch returns does.
 
     Raises ProtocolError for a length, a count or an offset that cannot be, an unknown magic, or
-    offsets that run backwards. A batch cut off at the end is none: it is left out.
+    offsets that run backwards. A batch that is cut off at the end is left out.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def scan_headers(
     ascending
         Refuse offsets that run backwards; in what a writer sends, every batch begins at 0.
     most
-        Refuse more batches; None for no limit.
+        The most batches that are accepted; None for any number.
     """
     view = byte_view(records)
     positions, sizes, magics = _walk(view, most)

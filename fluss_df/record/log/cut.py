@@ -50,8 +50,8 @@ NOT_COMPRESSED: Final = _SIZE.pack(-1)
 _BUFFERS: Final = 0
 # what stands before the metadata: a mark, and its size
 _PREFIX: Final = struct.Struct("<II")
-# How many messages a cutter remembers, and the most bytes of one of them: the buffers of longer
-# ones are compressed, and differ in their lengths.
+# A cutter keeps the plans of this many messages, each of at most this many bytes. The metadata of
+# longer messages rarely repeats: the lengths of compressed buffers differ.
 _KEPT_PLANS: Final = 256
 _KEPT_MESSAGE: Final = 8192
 
@@ -84,8 +84,8 @@ def read_message(
 ) -> ArrowMessage:
     """Read the metadata of the Arrow message in ``data[start:end]``.
 
-    ``layout`` has the columns that the message should have, where it may be hostile: more metadata
-    than they need is not read.
+    ``layout`` is given for messages of peers that are not trusted: metadata far larger than its
+    columns need is refused.
 
     Raises ProtocolError when it is no record batch, or speaks of more than the bytes that are
     there.
@@ -145,8 +145,8 @@ def decompressed_size(data: memoryview, message: ArrowMessage) -> int:
 class ColumnLayout:
     """Where the nodes and buffers of each column of a schema stand in its messages.
 
-    ``needs`` has, for each buffer: its node, the bits of an item, and what it is. That is 1 for
-    offsets (one more than rows), -1 for the bits that say what is null, 0 for values.
+    ``needs`` has (node, bits of an item, kind) of each buffer. The kind is 1 for offsets, of which
+    there is one more than rows, -1 for the validity bitmap, and 0 for values.
 
     Examples
     --------
@@ -164,7 +164,7 @@ class ColumnLayout:
             self.nodes.append(self.nodes[-1] + nodes)
             self.buffers.append(self.buffers[-1] + buffers)
         self.columns = len(schema)
-        # 16 bytes are a node or a buffer; a message may have twice that
+        # A node or a buffer takes 16 bytes of metadata. Twice that is allowed.
         self.metadata = 32 * (self.nodes[-1] + self.buffers[-1])
 
     def check(self, message: ArrowMessage, rows: int) -> None:
@@ -229,7 +229,7 @@ def _needs(kind: pa.DataType, node: int) -> list[tuple[int, int, int]]:
 class _Plan:
     """What is cut out of messages that have the same metadata.
 
-    ``buffers`` has, for each that stays: offset in the body, length.
+    ``buffers`` has (offset in the old body, length) of each buffer that is kept.
     """
 
     rows: int
@@ -258,7 +258,7 @@ class _Plan:
 class Cutter:
     """Cuts some columns out of Arrow messages of one schema.
 
-    Messages of few rows are mostly alike: their metadata is looked at once, however many have it.
+    Messages with few rows often have equal metadata. It is parsed once, and its plan kept.
     ``columns`` are those wanted, ascending; what the schema lacks is left out.
 
     Examples
@@ -274,7 +274,7 @@ class Cutter:
     def __init__(self, layout: ColumnLayout, columns: Sequence[int]) -> None:
         self._layout = layout
         self._columns = [column for column in columns if column < layout.columns]
-        # the bytes of the metadata, and how many bytes stand behind it, which it is checked against
+        # (metadata, size of the body) -> (plan, where the body begins in the message)
         self._plans: dict[tuple[bytes, int], tuple[_Plan, int]] = {}
 
     def cut(self, data: memoryview, start: int, end: int) -> list[bytes | memoryview]:
