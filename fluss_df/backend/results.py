@@ -18,13 +18,9 @@ def with_digits(expr: ir.Expr, found: Mapping[str, pl.DataType]) -> Schema:
     """Return the types of a result, with the digits that its numbers have.
 
     To Ibis a product of decimals has as many digits as one of its factors, and the values would be
-    rounded to them, 0.05 * 0.05 to 0.00. A
-    mean keeps the
-    digits that Ibis
-    says, because a
-    quotient may have
-    digits without end. Seconds since 1970 are 32 bits to Ibis, which end in 2038. ``found`` has the
-    types of the computed rows.
+    rounded to them, 0.05 * 0.05 to 0.00. Here a decimal has the scale of the computed column where
+    that is larger. Seconds since 1970 are 32 bits to Ibis, which end in 2038: here they have 64.
+    ``found`` has the types of the computed columns.
     """
     schema, seconds = expr.as_table().schema(), counts_seconds(expr)
     return Schema({name: _with_digits(kind, found[name], seconds) for name, kind in schema.items()})
