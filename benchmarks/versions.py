@@ -155,7 +155,9 @@ class Tables:
         data = self.data.slice(0, len(self.data) // 2)
         dicts = self.data.slice(0, 50_000).to_pylist()
         # inserts take half the time of updates
-        fluss.write_fluss(pl.DataFrame(self.keyed_data), keyed.get_table_path(), connection=self.connection)
+        fluss.write_fluss(
+            pl.DataFrame(self.keyed_data), keyed.get_table_path(), connection=self.connection
+        )
 
         def append_rows() -> None:
             with by_row.new_append().create_writer() as writer:
@@ -188,7 +190,9 @@ class Tables:
     def keyed(self) -> dict[str, Work]:
         """Return lookups, and reads of a key table."""
         table = self.table("keyed", "id")
-        fluss.write_fluss(pl.DataFrame(self.keyed_data), table.get_table_path(), connection=self.connection)
+        fluss.write_fluss(
+            pl.DataFrame(self.keyed_data), table.get_table_path(), connection=self.connection
+        )
         lookuper = table.new_lookup().create_lookuper()
         found = self.keyed_data.column("id")
         keys = pa.table({"id": found.slice(0, _KEYS)})
