@@ -7,7 +7,7 @@ import random
 import struct
 from collections.abc import Iterator
 from datetime import datetime
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import pytest
@@ -96,6 +96,17 @@ def test_a_large_number_is_rounded_once(con: Backend) -> None:
     con.raw_sql("INSERT INTO t (k, f) VALUES (2, CAST(9007199791611905 AS FLOAT))")
     # by way of a DOUBLE it would be 9007199254740992
     assert con.raw_sql("SELECT f FROM t WHERE k = 2").item() == 9007200328482816.0
+
+
+@pytest.mark.parametrize("digits", [28, 6])
+def test_negative_numbers_keep_all_their_digits(con: Backend, digits: int) -> None:
+    """Python's minus sign rounds to the digits of the thread's context."""
+    con.raw_sql("CREATE TABLE n (k DECIMAL(38, 2), PRIMARY KEY (k) NOT ENFORCED)")
+    texts = [f"-1234567890123456789012345678901234{i}.25" for i in (10, 11)] + ["-0", "-0.50"]
+    with localcontext(prec=digits):
+        con.raw_sql(f"INSERT INTO n VALUES {', '.join(f'({text})' for text in texts)}")
+    assert set(con.table("n").to_pyarrow()["k"].to_pylist()) == {Decimal(text) for text in texts}
+    con.raw_sql("DROP TABLE n")
 
 
 def test_a_value_may_go_into_several_columns(con: Backend) -> None:

@@ -77,6 +77,8 @@ def test_tables_and_partitions(at: Run, database: str, place: str) -> None:
     ]  # fmt: skip
     refused(at("create", "table", name, "--schema", "id INT"), "TABLE_ALREADY_EXIST")
     ok(at("create", "table", name, "--schema", "id INT", "--if-not-exists"))
+    for sized in ("CHAR(0)", "BINARY(0)", "DECIMAL(0, 0)"):
+        refused(at("create", "table", f"{name}2", "--schema", f"id {sized}"), "column 'id'")
     refused(at("create", "table", f"{name}2", "--schema", "id NUMBER"), "NUMBER")
     refused(at("create", "table", f"{name}2", "--schema", "id INT", "-p", "x"), "key=value")
     refused(at("create", "table", f"{name}2", "--schema", "id INT", "-p", "table.x=1"), "table.x")

@@ -51,6 +51,15 @@ def test_what_a_filter_cannot_say_is_refused_by_name(text: str, message: str) ->
         parse_filter(text, SCHEMA, "America/New_York", "table d.t")
 
 
+@pytest.mark.parametrize(
+    "text", ["day LIKE '2020-01-01'", "day NOT LIKE '2020-01-01'", "a LIKE '1'"]
+)
+def test_texts_of_other_types_are_not_compared(text: str) -> None:
+    """Spark compares how the values are written: a day's first moment is written with its time."""
+    with pytest.raises(FlussError, match="is no string"):
+        parse_filter(text, SCHEMA, "UTC", "table d.t")
+
+
 def test_a_qualified_column_of_the_table_is_taken() -> None:
     assert str(parse_filter("t.a = 1", SCHEMA, "UTC", "table d.t")) == "a == 1"
 

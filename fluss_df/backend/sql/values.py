@@ -329,7 +329,8 @@ def _of(root: TypeRoot, value: Any, *roots: TypeRoot) -> Any:
 def _number(cell: exp.Expr) -> Decimal | None:
     if isinstance(cell, exp.Neg):
         found = _number(cell.this.unnest())
-        return None if found is None else -found
+        # A minus sign would round to the digits of the thread's context. Zero has no sign here.
+        return found.copy_negate() if found else found
     is_number = isinstance(cell, exp.Literal) and not cell.is_string
     return Decimal(cell.name) if is_number else None
 

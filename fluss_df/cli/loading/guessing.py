@@ -172,12 +172,12 @@ def _type(match: re.Match[str]) -> DataType:
     second = None if match[3] is None else int(match[3])
     nullable = match[4] is None
     if root is _R.DECIMAL:
-        return DataType(root, nullable, precision=first or 10, scale=second or 0)
+        return DataType(root, nullable, precision=10 if first is None else first, scale=second or 0)
     if root in _PRECISIONS and second is None:
         precision = _PRECISIONS[root] if first is None else first
         return DataType(root, nullable, precision=precision)
     if root in (_R.CHAR, _R.BINARY) and second is None:
-        return DataType(root, nullable, length=first or 1)
+        return DataType(root, nullable, length=1 if first is None else first)
     if first is not None:
         raise FlussError(f"{match[1]} has no parameter")
     return DataType(root, nullable)

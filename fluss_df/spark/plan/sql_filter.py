@@ -246,6 +246,8 @@ class SqlConditions:
             if not any(c in inner for c in "%_\\") and inner:
                 column, wanted = tree.this, exp.Literal.string(inner)
                 if text == inner:
+                    # of other types Spark compares the texts
+                    self._require_string(column)
                     return self._comparison(Op.EQ, column, wanted)
                 if text == f"{inner}%":
                     return self._text(column, TextOp.STARTS_WITH, wanted)
@@ -256,12 +258,17 @@ class SqlConditions:
         raise UnsupportedExpression(f"'{_sql(tree)}' is not understood")
 
     def _text(self, tree: exp.Expr, op: TextOp, text: exp.Expr) -> Predicate:
-        column = self._name(tree)
-        if not pa.types.is_string(self._schema.field(column).type):
-            raise UnsupportedExpression(f"column '{column}' is no string")
+        column = self._require_string(tree)
         if not isinstance(text, exp.Literal) or not text.is_string:
             raise UnsupportedExpression(f"'{_sql(text)}' is no text")
         return TextMatch(column, op, text.this)
+
+    def _require_string(self, tree: exp.Expr) -> str:
+        """Return the name of a column of strings."""
+        column = self._name(tree)
+        if not pa.types.is_string(self._schema.field(column).type):
+            raise UnsupportedExpression(f"column '{column}' is no string")
+        return column
 
     def _comparison(self, op: Op, left: exp.Expr, right: exp.Expr) -> Predicate:
         column, other, turned = self._sides(left, right)
