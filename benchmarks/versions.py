@@ -88,6 +88,11 @@ class Tables:
         self.connection.get_admin().create_table(path, descriptor)
         return self.connection.get_table(path)
 
+    def fill(self, table: fluss.FlussTable) -> None:
+        """Write the rows of a primary-key table; old versions take frames of Polars alone."""
+        frame = pl.DataFrame(self.keyed_data)
+        fluss.write_fluss(frame, table.get_table_path(), connection=self.connection)
+
     def append(self, table: fluss.FlussTable, data: pa.Table, batch_rows: int = 1 << 16) -> None:
         """Append log batches of the same sizes in both versions."""
         with table.new_append().create_writer() as writer:
@@ -155,9 +160,7 @@ class Tables:
         data = self.data.slice(0, len(self.data) // 2)
         dicts = self.data.slice(0, 50_000).to_pylist()
         # inserts take half the time of updates
-        fluss.write_fluss(
-            pl.DataFrame(self.keyed_data), keyed.get_table_path(), connection=self.connection
-        )
+        self.fill(keyed)
 
         def append_rows() -> None:
             with by_row.new_append().create_writer() as writer:
@@ -190,9 +193,7 @@ class Tables:
     def keyed(self) -> dict[str, Work]:
         """Return lookups, and reads of a key table."""
         table = self.table("keyed", "id")
-        fluss.write_fluss(
-            pl.DataFrame(self.keyed_data), table.get_table_path(), connection=self.connection
-        )
+        self.fill(table)
         lookuper = table.new_lookup().create_lookuper()
         found = self.keyed_data.column("id")
         keys = pa.table({"id": found.slice(0, _KEYS)})

@@ -95,7 +95,7 @@ class Writer(Facade[W]):
             except asyncio.CancelledError:
                 if not earlier.cancelled():
                     raise
-            except BaseException:
+            except Exception:
                 pass  # it is raised below
         # from here on nothing is awaited: a cancelled call has forgotten none
         ended = [earlier for earlier in left if earlier in self._left and not earlier.cancelled()]

@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import DataFileContent
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField, StringType
 
 from fluss_df.errors import ErrorCode, FlussError
@@ -31,6 +29,7 @@ from fluss_df.lake.iceberg.snapshot import IcebergSnapshot
 from fluss_df.metadata import TablePath
 from fluss_df.pushdown.from_polars import PolarsConjunct
 from fluss_df.pushdown.predicate import Comparison, Not, Op
+from tests.lake.data_files import data_file
 
 col = pl.col
 ID = {"id": 1, "name": 2, "day": 3, "more": 99}
@@ -62,29 +61,7 @@ class Files:
     ) -> str:
         self._number += 1
         path = self._folder / f"{self._number}.parquet"
-        data = rows.to_arrow()
-        # a file finds its columns by ids, whatever they are called there
-        fields = [
-            field.with_name(f"{field.name}_x").with_metadata(
-                {"PARQUET:field_id": str(ID[field.name])}
-            )
-            if field.name in ID
-            else field
-            for field in data.schema
-        ]
-        pq.write_table(pa.Table.from_arrays(data.columns, schema=pa.schema(fields)), path)
-        equal = kind is DataFileContent.EQUALITY_DELETES
-        file = DataFile.from_args(
-            content=kind,
-            file_path=f"file:{path}",
-            file_format=FileFormat.PARQUET,
-            partition=Record(),
-            record_count=rows.height,
-            file_size_in_bytes=path.stat().st_size,
-            equality_ids=[1] if equal else None,
-            spec_id=0,
-        )
-        file.spec_id = 0  # from_args leaves it out
+        file = data_file(path, rows.to_arrow(), ID, kind)
         self._files[kind].append(LakeFile(file, sequence))
         return f"file:{path}"
 

@@ -52,8 +52,7 @@ def _literals(tokens: Sequence[sqlglot.Token], begin: int) -> list[exp.Expr] | N
 class Items:
     """The literals of a long list behind IN, kept outside the syntax tree.
 
-    The IN node itself has the first literal only,
-    so walks and copies of the tree stay cheap.
+    The IN node itself has the first literal only, so walks and copies of the tree stay cheap.
     Copies of the node share this object. ``grouped`` puts negative numbers in parentheses.
     """
 

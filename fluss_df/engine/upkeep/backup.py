@@ -133,7 +133,8 @@ def _write_bucket(
 ) -> None:
     try:
         table, tablet = engine.bucket(bucket)
-        name = str(engine.bucket_folder(bucket).relative_to(engine.folder))
+        folder = engine.bucket_folder(bucket)
+        name = str(folder.relative_to(engine.folder))
         with contextlib.ExitStack() as copied:
             # The copy of RocksDB lacks the newest changes, which are in the log only. Their
             # segments must not expire before the log is copied.
@@ -145,7 +146,7 @@ def _write_bucket(
             if table.has_primary_key:
                 for part in names_in(copy):
                     _add_file(archive, f"{name}/kv/{part}", copy / part)
-            _write_log(archive, f"{name}/log", log, engine.bucket_folder(bucket) / "log")
+            _write_log(archive, f"{name}/log", log, folder / "log")
     except FlussError as error:
         if error.error_code != ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION:
             raise

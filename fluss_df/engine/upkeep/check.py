@@ -337,7 +337,7 @@ class _Bucket:
     # ---- rows
 
     def _state(self, start: int, end: int) -> KvState | None:
-        """Return the state of RocksDB; None where it is made again of the changelog."""
+        """Return the state of RocksDB; None where it is made again from the changelog."""
         folder = store_folder(self._folder)
         try:
             state = stored_state(folder, self._checker.lock)
