@@ -28,10 +28,11 @@ from fluss_df.backend.streams.streaming import Streaming
 from fluss_df.backend.translation import PolarsType, translate
 from fluss_df.client.connection import FlussConnection, resolve_connection, unconnected
 from fluss_df.errors import FlussError
+from fluss_df.io.scans.flow import Flow
 from fluss_df.io.scans.offsets import bucket_offsets
 from fluss_df.lake.options import is_lake_table
 from fluss_df.metadata import DEFAULT_DATABASE, VIEW_PROPERTY, TablePath, check_name
-from fluss_df.polars_adapter.plans import batches_of, sql_context
+from fluss_df.polars_adapter.plans import sql_context
 from fluss_df.polars_adapter.scans import polars_text
 from fluss_df.record.change_tables import split_virtual
 from fluss_df.version import __version__
@@ -297,9 +298,8 @@ class Backend(Streaming, Files):
         arrow_schema = pa.schema([column.with_nullable(True) for column in columns])
 
         def batches() -> Iterator[pa.RecordBatch]:
-            parts = batches_of(frame, chunk_size=chunk_size, engine="streaming")
             with _naming_tables(expr):
-                for part in parts:
+                for part in Flow().batches(frame, chunk_size=chunk_size):
                     part.columns = list(schema)
                     rows = PyArrowData.convert_table(part.to_arrow(), schema).cast(arrow_schema)
                     yield from rows.to_batches(max_chunksize=chunk_size)

@@ -16,10 +16,10 @@ from fluss_df.client.runtime.metrics import ScanMetrics
 from fluss_df.io.base.arrow import chosen, sliced
 from fluss_df.io.base.names import all_exact, exact, key_signs, without_keys_of
 from fluss_df.io.polars_reader import LogRead
+from fluss_df.io.scans.flow import Flow
 from fluss_df.io.scans.planned_read import PlannedRead
 from fluss_df.io.scans.report import ScanRun
 from fluss_df.metadata import CHANGE_TYPE_COLUMN
-from fluss_df.polars_adapter.plans import batches_of
 from fluss_df.pushdown.from_polars import PolarsConjunct
 
 # changes are reduced to the last of each key when there are this number more than twice the keys
@@ -84,7 +84,7 @@ class OverriddenRows(PlannedRead):
         whole = pl.concat([old.filter(*fit), there.filter(*fit)]).select(
             all_exact(columns or self._keys[:1])
         )
-        batches = batches_of(whole, engine="streaming")
+        batches = Flow().batches(whole)
         yield from (chosen(frame, columns) for frame in sliced(batches, pre_slice))
 
     def _last(

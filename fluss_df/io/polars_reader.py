@@ -81,7 +81,7 @@ class FlussScan(ScanNode):
             return read.lazy_for(conditions)
         usable = conditions if query.limit is None else []
         files = wanted_files(self.known.info, lake, usable)
-        rows, part = lake_half(self.source, self.known.info, lake, files)
+        rows, part = lake_half(self.source, self.known.info, lake, files, query.filters)
         plan = dataclasses.replace(plan, lake=part)
         return pl.concat([rows, LogRead(self, self.known.info, plan).lazy_for(conditions)])
 

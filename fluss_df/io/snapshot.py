@@ -137,7 +137,8 @@ class FlussSnapshot(ScanNode):
         _, plan = plan_scan(log, columns=wanted, conditions=conditions, known=known)
         if lake is None:
             return LogRead(later, info, plan).lazy_for(asked).select(all_exact(source.columns))
-        rows, part = lake_half(whole, info, lake, wanted_files(info, lake, conditions))
+        files = wanted_files(info, lake, conditions)
+        rows, part = lake_half(whole, info, lake, files, query.filters)
         changes = LogRead(later, info, dataclasses.replace(plan, lake=part))
         columns_of = all_exact(source.columns)
         if not plan.splits:

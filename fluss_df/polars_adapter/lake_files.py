@@ -8,6 +8,8 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from fluss_df.polars_adapter.plans import run_into
+
 
 def scan_by_ids(
     paths: Sequence[str],
@@ -46,8 +48,13 @@ def scan_by_ids(
     )
 
 
-def is_of_parquet(error: Exception) -> bool:
-    """Whether an error of Polars is about a Parquet file; of damage, it does not say which."""
+def is_of_parquet(error: BaseException) -> bool:
+    """Whether an error of Polars may be about a Parquet file; of damage, it does not say which.
+
+    A panic does not say what it is about.
+    """
+    if isinstance(error, pl.exceptions.PanicException):
+        return True
     if isinstance(error, FileNotFoundError):
         return ".parquet" in str(error)
     return isinstance(error, pl.exceptions.ComputeError) and str(error).startswith("parquet:")
@@ -57,11 +64,33 @@ def first_unreadable(paths: Iterable[str]) -> tuple[str, str] | None:
     """Return the first of some Parquet files that cannot be read, and why; None where all can."""
     for path in paths:
         try:
-            for _ in pl.scan_parquet(path, glob=False).collect_batches(maintain_order=False):
-                pass
-        except (pl.exceptions.PolarsError, OSError) as error:
+            run_into(pl.scan_parquet(path, glob=False), lambda frame: None)
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             return path, str(error)
     return None
+
+
+def without_unreadable_filters(rows: pl.LazyFrame, filters: Iterable[pl.Expr]) -> pl.LazyFrame:
+    """Return rows of Parquet files before which filters stay that Polars' reader cannot take.
+
+    With ``is_in(..., nulls_equal=True)`` and a null among the values, the reader of Polars 2.1
+    panics at pages without a dictionary. The filter is then Polars' next step instead.
+    """
+    if any(_compares_nulls(condition) for condition in filters):
+        return rows.map_batches(_same, predicate_pushdown=False, streamable=True)
+    return rows
+
+
+def _compares_nulls(condition: pl.Expr) -> bool:
+    try:
+        return '"nulls_equal":true' in condition.meta.serialize(format="json")
+    except pl.exceptions.PolarsError:
+        # it has a Python function, and only a text could tell what else it has
+        return "is_in" in str(condition)
+
+
+def _same(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows
 
 
 def retyped(column: pl.Expr, there: pl.DataType, wanted: pl.DataType) -> pl.Expr:

@@ -8,7 +8,7 @@ import pickle
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -211,22 +211,21 @@ def waited_for() -> object | None:
     return None if frame is None or name is None else frame.f_locals.get(name)
 
 
-def batches_of(
-    frame: pl.LazyFrame, *, chunk_size: int | None = None, engine: EngineType = "auto"
-) -> Iterator[pl.DataFrame]:
-    """Run a query once the first of its batches is asked for, and return them in order."""
-    return frame.collect_batches(lazy=True, chunk_size=chunk_size, engine=engine)
-
-
 def run_into(
-    frame: pl.LazyFrame, take: Callable[[pl.DataFrame], bool | None], *, engine: EngineType = "auto"
+    frame: pl.LazyFrame,
+    take: Callable[[pl.DataFrame], bool | None],
+    *,
+    chunk_size: int | None = None,
+    engine: EngineType = "auto",
 ) -> None:
     """Run a query, and call ``take`` with each of its batches, in order.
 
-    The query ends early where ``take`` returns True. ``engine`` is the engine of Polars that runs
-    it.
+    The query ends early where ``take`` returns True. ``chunk_size`` is how many rows a batch has;
+    None for as many as Polars has at once. ``engine`` is the engine of Polars that runs it. A query
+    that fails raises, also where Polars panics: there, an iterator of ``collect_batches`` ends as
+    if all rows had come.
     """
-    frame.sink_batches(take, engine=engine)
+    frame.sink_batches(take, chunk_size=chunk_size, engine=engine)
 
 
 def sql_query(text: str, frames: Mapping[str, pl.LazyFrame]) -> pl.LazyFrame:

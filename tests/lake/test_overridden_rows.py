@@ -217,3 +217,30 @@ def test_many_changes_of_few_keys_are_not_all_held(
     expected = pl.concat([changed, rows(range(50, 200), "a")])
     assert_frame_equal(found.sort("id"), expected.sort("id"))
     assert held
+
+
+@pytest.mark.parametrize("keys", [[], ["id"]])
+@pytest.mark.parametrize("changed", [0, 20])
+def test_nulls_among_the_values_of_a_filter(folder: Folder, keys: list[str], changed: int) -> None:
+    columns = {"id": pa.int64(), "v": pa.string()}
+    folder.create("t", columns, keys, buckets=1)
+    # the texts differ, so that their pages have no dictionary
+    texts = [None if n % 1000 == 1 else f"a{n}" for n in range(100_000)]
+    whole = pl.DataFrame({"id": range(100_000), "v": texts})
+    folder.write("t", whole)
+    folder.tier("t")
+    if changed:
+        more = pl.DataFrame({"id": range(100_000, 100_000 + changed), "v": ["a7"] * changed})
+        folder.write("t", more)
+        whole = pl.concat([whole, more])
+    for condition in (
+        pl.col("v").is_in(["a7", "a70000", None], nulls_equal=True),
+        ~pl.col("v").is_in(["a7", "a70000", None], nulls_equal=True),
+        pl.col("id").is_in([70_000, None], nulls_equal=True),
+    ):
+        query = folder.scan("t").filter(condition)
+        expected = whole.filter(condition)
+        assert_frame_equal(query.collect().sort("id"), expected)
+        batches = list(query.collect_batches())
+        assert sum(batch.height for batch in batches) == expected.height
+        assert fluss.count(query) == expected.height

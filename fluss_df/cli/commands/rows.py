@@ -38,11 +38,12 @@ from fluss_df.errors import FlussError
 from fluss_df.hooks import undoing
 from fluss_df.io.base.texts import for_csv, json_lines
 from fluss_df.io.scan import scan_fluss
+from fluss_df.io.scans.flow import Flow
 from fluss_df.io.scans.offsets import bucket_offsets
 from fluss_df.io.sinks.target import TableLayout
 from fluss_df.lake.options import is_lake_table
 from fluss_df.metadata import TablePath
-from fluss_df.polars_adapter.plans import batches_of, run_into
+from fluss_df.polars_adapter.plans import run_into
 
 Rows = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many rows.")]
 
@@ -168,8 +169,10 @@ def _follow(
             show_frame(last, as_json=as_json)
     if max_rows == 0:
         return
-    scan = scan_fluss(source, start=ends, follow=True, max_rows=max_rows, **options)
-    for frame in batches_of(scan):
+    flow = Flow()
+    with flow.running.planned():
+        scan = scan_fluss(source, start=ends, follow=True, max_rows=max_rows, **options)
+    for frame in flow.batches(scan):
         if frame.height:
             show_frame(frame, as_json=as_json)
             sys.stdout.flush()

@@ -25,7 +25,7 @@ from fluss_df.cli.loading.json_lines import check_fields, check_lines, field_ord
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
 from fluss_df.io.base.texts import decoded, misfit, raw_type, typed
-from fluss_df.polars_adapter.plans import batches_of
+from fluss_df.io.scans.flow import Flow
 from fluss_df.polars_adapter.scans import lazy_frames, polars_text
 
 # a file may be called rows[1].parquet, which as a pattern is the file rows1.parquet
@@ -221,7 +221,7 @@ class Source:
                     yield pl.DataFrame(schema=schema)
                     return
                 scan = pl.scan_ndjson(self._escaped, schema=schema)
-                yield from batches_of(scan)
+                yield from Flow().batches(scan)
             return
         if self._is_uneven():
             # the reader takes a quote that does not end for one that ends with the file

@@ -6,13 +6,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 import polars as pl
 
+from fluss_df.errors import FlussError
+from fluss_df.io.scans.live import live_queries
 from fluss_df.io.scans.running import RunningQuery
 from fluss_df.polars_adapter.plans import run_into
+from fluss_df.polars_adapter.scans import polars_reason
 
 # Bytes of results that nobody took yet. Above the first number the scans wait, and above the second
 # Polars does, too.
@@ -24,15 +27,27 @@ _MOST_HELD_BYTES: Final = 4 * _HELD_BYTES
 _AHEAD_BYTES: Final = 2 << 20
 
 
+@contextmanager
+def _panics() -> Iterator[None]:
+    """Raise a panic of Polars as FlussError: who handles each Exception handles it, too."""
+    try:
+        yield
+    except pl.exceptions.PanicException as error:
+        raise FlussError(
+            f"the query was ended by an error within Polars (a panic): {polars_reason(error)}"
+        ) from error
+
+
 class Flow:
     """Carries rows from a thread that computes a query to their consumer, in bounded memory.
 
     Its scans wait while rows are not taken: what is held is a few MB, however large the result is.
-    The thread computes in the context ``errors``, which turns errors of Polars into those of Fluss.
-    The query must be planned within ``running.planned()``.
+    The thread computes in the context ``errors``, which turns errors of Polars into those of Fluss;
+    without one, its panics alone. Scans are held back and ended with the query where it is planned
+    within ``running.planned()``.
     """
 
-    def __init__(self, errors: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    def __init__(self, errors: Callable[[], AbstractContextManager[None]] = _panics) -> None:
         self._errors = errors
         self.running = RunningQuery(_AHEAD_BYTES)
         self._changed = threading.Condition()
@@ -41,6 +56,21 @@ class Flow:
         self._done = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
+        live_queries.ended_at_exit(self)
+
+    def batches(
+        self, frame: pl.LazyFrame, *, chunk_size: int | None = None
+    ) -> Iterator[pl.DataFrame]:
+        """Run a query once the first of its batches is asked for, and yield them in order.
+
+        The query ends where the iterator is closed. ``chunk_size`` is how many rows a batch has;
+        None for as many as Polars has at once.
+        """
+        try:
+            self.start(lambda: self.sink(frame, chunk_size=chunk_size))
+            yield from self.frames()
+        finally:
+            self.end(FlussError("the rows of the query were not taken to their end"))
 
     def start(self, work: Callable[[], object]) -> None:
         """Do the work on a thread; where it ends, the frames end."""
@@ -60,9 +90,9 @@ class Flow:
         self._thread = threading.Thread(target=main, name="fluss-df-query", daemon=True)
         self._thread.start()
 
-    def sink(self, frame: pl.LazyFrame) -> None:
+    def sink(self, frame: pl.LazyFrame, *, chunk_size: int | None = None) -> None:
         """Compute a frame, as its parts are taken."""
-        run_into(frame, self._put, engine="streaming")
+        run_into(frame, self._put, chunk_size=chunk_size, engine="streaming")
 
     def _put(self, frame: pl.DataFrame) -> bool:
         """Hold a part; True ends the query."""

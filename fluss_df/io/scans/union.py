@@ -37,7 +37,12 @@ from fluss_df.metadata import (
     TableBucket,
     TablePath,
 )
-from fluss_df.polars_adapter.lake_files import first_unreadable, is_of_parquet, retyped
+from fluss_df.polars_adapter.lake_files import (
+    first_unreadable,
+    is_of_parquet,
+    retyped,
+    without_unreadable_filters,
+)
 from fluss_df.pushdown.plan import LakePlan, ScanPlan, Split
 from fluss_df.pushdown.prune import Conjunct
 from fluss_df.record.keys.partition_names import partition_scalars, value_texts
@@ -207,13 +212,19 @@ def damage_named(connection: FlussConnection, path: TablePath) -> Iterator[None]
     """
     try:
         yield
-    except (pl.exceptions.PolarsError, FileNotFoundError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, FileNotFoundError) as error:
         if not is_of_parquet(error):
             raise
         admin = connection.get_admin()
+        info = admin.get_table_info(path)
+        panicked = isinstance(error, pl.exceptions.PanicException)
+        if panicked and not is_lake_table(info):
+            raise
         snapshot = admin.get_latest_lake_snapshot(path)
-        files = opened_lake(admin.get_table_info(path), snapshot.snapshot_id).files
+        files = opened_lake(info, snapshot.snapshot_id).files
         found = first_unreadable(file.path for file in files if file.path.startswith("/"))
+        if panicked and not found:
+            raise
         file, why = found or ("", str(error))
         if isinstance(error, FileNotFoundError):
             # the file was deleted after it was looked for and before it was read
@@ -316,14 +327,19 @@ def wanted_files(
 
 
 def lake_half(
-    source: ScanSource, info: TableInfo, lake: PinnedLake, files: Sequence[DataFile]
+    source: ScanSource,
+    info: TableInfo,
+    lake: PinnedLake,
+    files: Sequence[DataFile],
+    filters: Sequence[pl.Expr] = (),
 ) -> tuple[pl.LazyFrame, LakePlan]:
     """Return the rows of the lake with the columns of a scan, and what is read of it.
 
-    ``files`` are those of :func:`wanted_files`, whose rows the caller has to filter. Raises
-    FlussError where the lake table lacks a column that it must have.
+    ``files`` are those of :func:`wanted_files`, whose rows the caller has to filter; ``filters``
+    are the conditions that Polars will push down into these files. Raises FlussError where the lake
+    table lacks a column that it must have.
     """
-    frame = lake.files.frame(files)
+    frame = without_unreadable_filters(lake.files.frame(files), filters)
     names = frame.collect_schema()
     wanted = polars_schema(source.schema)
     if not lake.files.has_own_columns:

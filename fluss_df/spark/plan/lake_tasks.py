@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import FlussError
+from fluss_df.io.scans.flow import Flow
 from fluss_df.io.scans.known import KnownTable, Moment
 from fluss_df.io.scans.planning import frame_schema
 from fluss_df.io.scans.union import (
@@ -27,7 +28,6 @@ from fluss_df.io.scans.union import (
 from fluss_df.io.source import Halves, PartitionChoice, ScanSource, choose_partitions
 from fluss_df.lake.snapshot import DataFile
 from fluss_df.metadata import LakeSnapshot, PartitionInfo
-from fluss_df.polars_adapter.plans import batches_of
 from fluss_df.pushdown.prune import Conjunct
 from fluss_df.schema import TableInfo
 
@@ -146,5 +146,5 @@ def lake_rows(
         partitions=files.partitions,
     )
     frame, _ = lake_half(source, info, lake, snapshot.at(set(files.paths)))
-    for batch in batches_of(frame):
+    for batch in Flow().batches(frame):
         yield batch.to_arrow().cast(schema)
