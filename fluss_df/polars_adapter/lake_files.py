@@ -8,8 +8,6 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from fluss_df.polars_adapter.plans import run_into
-
 
 def scan_by_ids(
     paths: Sequence[str],
@@ -64,7 +62,7 @@ def first_unreadable(paths: Iterable[str]) -> tuple[str, str] | None:
     """Return the first of some Parquet files that cannot be read, and why; None where all can."""
     for path in paths:
         try:
-            run_into(pl.scan_parquet(path, glob=False), lambda frame: None)
+            pl.scan_parquet(path, glob=False).sink_batches(_passed, maintain_order=False)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             return path, str(error)
     return None
@@ -87,6 +85,10 @@ def _compares_nulls(condition: pl.Expr) -> bool:
     except pl.exceptions.PolarsError:
         # it has a Python function, and only a text could tell what else it has
         return "is_in" in str(condition)
+
+
+def _passed(rows: pl.DataFrame) -> None:
+    """Take rows, of which only matters that they can be read."""
 
 
 def _same(rows: pl.DataFrame) -> pl.DataFrame:
