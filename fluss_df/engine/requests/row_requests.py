@@ -137,8 +137,9 @@ async def write_each(
         )
         for first in range(min(_SHARES, len(records)))
     ]
-    # begun at once, as its peer may be gone before anybody waits for it
-    return request, asyncio.ensure_future(_put_together(shares, len(records)))
+    # begun at once, as its peer may be gone before anybody waits for it; a single share is a task
+    whole = shares[0] if len(shares) == 1 else None
+    return request, whole or asyncio.ensure_future(_put_together(shares, len(records)))
 
 
 async def _put_together(shares: Iterable[Awaitable[list[T]]], count: int) -> list[T]:
