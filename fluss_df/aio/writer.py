@@ -57,6 +57,8 @@ class Writer(Facade[W]):
     async def flush(self, timeout_ms: float | None = None) -> None:
         """Send everything, and wait until it is acknowledged.
 
+        What is written after it was called is not waited for.
+
         Raises
         ------
         FlussError

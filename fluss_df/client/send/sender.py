@@ -25,6 +25,7 @@ from fluss_df.client.send.acknowledged import Acknowledged
 from fluss_df.client.send.batch import BufferMemory, WriteBatch
 from fluss_df.client.send.batch_parts import BatchParts
 from fluss_df.client.send.bucket_queue import UNCERTAIN, BucketQueue, Hold
+from fluss_df.client.send.open_batches import OpenBatches
 from fluss_df.client.send.partition_moves import PartitionMoves
 from fluss_df.client.send.writer_ids import WriterIds
 from fluss_df.client.transport.multiplexed import CountedConnection
@@ -77,9 +78,8 @@ class Sender:
         self._acks = {"all": -1, "1": 1, "0": 0}[config.writer_acks]
         # by the name of the partition, as its id changes when it is created again
         self._queues: dict[tuple[str | None, int], BucketQueue] = {}
-        self._open_batches = 0
+        self._open = OpenBatches()
         self._pump_scheduled = False
-        self._waiting_for_all: list[concurrent.futures.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.acknowledged = Acknowledged()
         self.ids = WriterIds(cluster, info, idempotent=config.writer_enable_idempotence)
@@ -98,7 +98,7 @@ class Sender:
         The owner is kept alive until they are done with, for the report at the program's end.
         """
         self._owner = owner
-        idle = not self._open_batches
+        idle = not self._open.count
         for batch in batches:
             queue = self._queues.get(batch.place)
             if queue is None:
@@ -107,7 +107,7 @@ class Sender:
             elif batch.bucket != queue.bucket:
                 self._moves.meet(queue, batch)
             queue.waiting.append(batch)
-            self._open_batches += 1
+            batch.round = self._open.enter()
         if idle:
             # no other batch is waiting or in flight: a turn of the loop would bring no company
             self._pump()
@@ -130,17 +130,8 @@ class Sender:
         self.wake()
 
     def tell_when_all_done(self, future: concurrent.futures.Future[None]) -> None:
-        """Set the result of a future once every batch is acknowledged or failed."""
-        self._waiting_for_all.append(future)
-        self._tell_if_all_done()
-
-    def _tell_if_all_done(self) -> None:
-        if self._open_batches:
-            return
-        futures, self._waiting_for_all = self._waiting_for_all, []
-        for future in futures:
-            if future.set_running_or_notify_cancel():
-                future.set_result(None)
+        """Set the result of a future once every batch so far is acknowledged or failed."""
+        self._open.tell_when_done(future)
 
     # ---- sending
 
@@ -318,7 +309,7 @@ class Sender:
                 written = self._api.written(of_bucket, batch.rows)
                 self._throttle(self._queues[batch.place], written.pressure)
                 self._batch_acked(batch, written)
-        if self._open_batches:
+        if self._open.count:
             self.wake()
 
     def _all_failed(
@@ -389,9 +380,9 @@ class Sender:
             loop = asyncio.get_running_loop()
             loop.call_later(queue.backoff.next_pause(), self._rested, queue)
 
-    def _count_one_more(self) -> None:
+    def _count_one_more(self, of: WriteBatch) -> None:
         """Count a batch that was made of a part of another one."""
-        self._open_batches += 1
+        self._open.enter_with(of.round)
 
     def _rested(self, queue: BucketQueue) -> None:
         queue.rested()
@@ -399,7 +390,6 @@ class Sender:
 
     def _finish(self, batch: WriteBatch, error: FlussError | None) -> None:
         self._memory.give_back(batch.memory)
-        self._open_batches -= 1
         self.done_rows += batch.rows
         size = 0 if batch.encoded is None else batch.encoded.nbytes
         batch.encoded = None
@@ -417,7 +407,6 @@ class Sender:
             self._metrics.add(errors=1)
             self._of_table.add(records_failed=batch.rows)
         batch.handle.batch_done(error)
-        if self._open_batches:
-            return
-        self._owner = None
-        self._tell_if_all_done()
+        if self._open.count == 1:
+            self._owner = None
+        self._open.leave(batch.round)

@@ -277,6 +277,8 @@ class TableWriter(Ready, Closing):
     def flush(self, timeout_ms: float | None = None) -> None:
         """Send everything, and wait until it is acknowledged.
 
+        What other threads write after it was called is not waited for.
+
         Raises
         ------
         FlussError

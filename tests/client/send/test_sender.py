@@ -346,3 +346,46 @@ async def test_rows_that_a_server_lost_are_noticed(servers: Servers) -> None:
     ((lost, rows),) = writing.sender.failures
     assert (lost.error_code, rows) == (ErrorCode.LOG_STORAGE_EXCEPTION, 0)
     assert "was written up to offset 102" in str(lost)
+
+
+async def test_a_flush_waits_for_what_came_before_it(servers: Servers) -> None:
+    writing = Writing(servers)
+    flushes: list[concurrent.futures.Future[None]] = [concurrent.futures.Future() for _ in range(4)]
+
+    def flush(number: int) -> None:
+        writing.sender.tell_when_all_done(flushes[number])
+
+    writing.give(0)
+    flush(0)
+    flush(1)
+    writing.give(1)
+    flush(2)
+    requests = [await servers.next() for _ in range(2)]
+    of_bucket = {bucket: each for each in requests for bucket in each.batches}
+    writing.give(2)
+    third = await servers.next()
+    # done in another order than they came
+    of_bucket[1].take()
+    assert not any(future.done() for future in flushes)
+    of_bucket[0].take()
+    assert [future.done() for future in flushes] == [True, True, True, False]
+    flush(3)
+    assert not flushes[3].done()
+    third.take()
+    await writing.drained()
+    assert flushes[3].done()
+
+
+async def test_flushes_that_were_given_up_are_not_kept(servers: Servers) -> None:
+    writing = Writing(servers)
+    writing.give(0)
+    for _ in range(100):
+        given_up: concurrent.futures.Future[None] = concurrent.futures.Future()
+        writing.sender.tell_when_all_done(given_up)
+        given_up.cancel()
+    rounds = writing.sender._open._rounds
+    assert sum(len(each.waiting) for each in rounds) == 1
+    (await servers.next()).take()
+    await writing.drained()
+    assert len(rounds) == 1
+    assert not rounds[0].waiting
