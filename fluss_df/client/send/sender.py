@@ -77,7 +77,10 @@ class Sender:
         self._api = api
         self._acks = {"all": -1, "1": 1, "0": 0}[config.writer_acks]
         # by the name of the partition, as its id changes when it is created again
+        # a queue stays for as long as the writer: it has the sequence number of the next batch
         self._queues: dict[tuple[str | None, int], BucketQueue] = {}
+        # those of them that have batches to send, now or later
+        self._busy: dict[tuple[str | None, int], BucketQueue] = {}
         self._open = OpenBatches()
         self._pump_scheduled = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,6 +110,7 @@ class Sender:
             elif batch.bucket != queue.bucket:
                 self._moves.meet(queue, batch)
             queue.waiting.append(batch)
+            self._busy[batch.place] = queue
             batch.round = self._open.enter()
         if idle:
             # no other batch is waiting or in flight: a turn of the loop would bring no company
@@ -150,7 +154,11 @@ class Sender:
         while True:
             groups: dict[ServerNode, list[WriteBatch]] = defaultdict(list)
             sizes: dict[ServerNode, int] = defaultdict(int)
-            for queue in self._queues.values():
+            # a writer may have written to many thousand partitions, and to few of them lately
+            for place, queue in list(self._busy.items()):
+                if not queue.waiting:
+                    del self._busy[place]
+                    continue
                 batch = self._parts.next_of(queue)
                 if batch is None:
                     continue
@@ -377,6 +385,7 @@ class Sender:
     def _resume_when_idle(self, queue: BucketQueue) -> None:
         """Once all answers are in, pause for a moment, and go on with what failed."""
         if queue.put_failed_back():
+            self._busy[queue.place] = queue
             loop = asyncio.get_running_loop()
             loop.call_later(queue.backoff.next_pause(), self._rested, queue)
 

@@ -14,6 +14,7 @@ import fluss_df as fluss
 from fluss_df.client.cluster.metadata import Cluster
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.send.batch import BufferMemory, WriteBatch, WriteResultHandle
+from fluss_df.client.send.bucket_queue import BucketQueue
 from fluss_df.client.send.sender import Sender
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.metadata import ServerNode, TableBucket
@@ -58,7 +59,7 @@ class Sent:
 
     def __init__(self, node: ServerNode, body: Sequence[Buffer], answer: Answer) -> None:
         message = pb.ProduceLogRequest.FromString(b"".join(bytes(part) for part in body))
-        self.node = node
+        self.node, self._message = node, message
         self.batches = {b.bucket_id: b.records[0] for b in message.buckets_req}
         self._answer = answer
 
@@ -66,6 +67,14 @@ class Sent:
         response = pb.ProduceLogResponse()
         for bucket in self.batches:
             response.buckets_resp.add(bucket_id=bucket, base_offset=(offsets or {}).get(bucket, 0))
+        self._answer(Response(0, TYPE_OK, pa.py_buffer(response.SerializeToString())))
+
+    def take_partitions(self, offset: int = 0) -> None:
+        response = pb.ProduceLogResponse()
+        for asked in self._message.buckets_req:
+            response.buckets_resp.add(
+                bucket_id=asked.bucket_id, partition_id=asked.partition_id, base_offset=offset
+            )
         self._answer(Response(0, TYPE_OK, pa.py_buffer(response.SerializeToString())))
 
     def refuse(self, code: int) -> None:
@@ -389,3 +398,47 @@ async def test_flushes_that_were_given_up_are_not_kept(servers: Servers) -> None
     await writing.drained()
     assert len(rounds) == 1
     assert not rounds[0].waiting
+
+
+async def test_buckets_that_have_nothing_to_send_are_not_looked_at(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writing = Writing(servers)
+    partitions = 50
+    for partition in range(partitions):
+        handle = WriteResultHandle()
+        batch = WriteBatch(TableBucket(7, 0, partition), f"p{partition}", 2, 0, handle)
+        batch.encoded = Bytes(partition)
+        handle.expect(1)
+        handle.seal()
+        writing.sender.enqueue([batch], writing)
+    for _ in range(partitions):
+        if not writing.sender._open.count:
+            break
+        (await servers.next()).take_partitions()
+    await writing.drained()
+    looked: list[BucketQueue] = []
+    sendable = BucketQueue.sendable
+
+    def look(queue: BucketQueue) -> WriteBatch | None:
+        looked.append(queue)
+        return sendable(queue)
+
+    monkeypatch.setattr(BucketQueue, "sendable", look)
+    writing.give(1)
+    request = await servers.next()
+    assert {queue.bucket for queue in looked} == {TableBucket(7, 1)}
+    # what is to be sent again is
+    request.refuse(ErrorCode.NOT_ENOUGH_REPLICAS_EXCEPTION)
+    (await servers.next()).take()
+    await writing.drained()
+    assert {queue.bucket for queue in looked} == {TableBucket(7, 1)}
+    # under its sequence number
+    again = WriteBatch(TableBucket(7, 0, 3), "p3", 2, 0, WriteResultHandle())
+    encoded = again.encoded = Bytes(3)
+    again.handle.expect(1)
+    writing.sender.enqueue([again], writing)
+    (await servers.next()).take_partitions(2)
+    await writing.drained()
+    assert encoded.stamps == [(41, 1)]
+    assert writing.sender.failures == []
