@@ -95,7 +95,7 @@ class Lane:
         self._in_flight = None
         self._silent_after = 0.0
         # the last request
-        self._asked, self._sent_at = "", 0.0
+        self._asked, self.sent_at = "", 0.0
         self.failed = False
 
     @property
@@ -172,7 +172,7 @@ class Lane:
         """Send a request; its response is taken with :meth:`receive`."""
         self._require_own()
         version = self.apis.version_for(api)
-        self._asked, self._sent_at = api.name, time.monotonic()
+        self._asked, self.sent_at = api.name, time.monotonic()
         sent = self._send(api, version, body)
         metrics.sent(sent)
 
@@ -217,12 +217,12 @@ class Lane:
         try:
             response = self._receive()
         except FlussError:
-            metrics.answered(self._asked, time.monotonic() - self._sent_at, failed=True)
+            metrics.answered(self._asked, time.monotonic() - self.sent_at, failed=True)
             raise
         taken = time.monotonic()
         metrics.answered(
             self._asked,
-            taken - self._sent_at,
+            taken - self.sent_at,
             response.type != TYPE_OK,
             response.size + RESPONSE_OVERHEAD,
             taken - began,
