@@ -10,6 +10,7 @@ import fluss_df.client.write.append as core_append
 from fluss_df.aio.bridge import Facade, giving, plain, submit, watched
 from fluss_df.client.send import batch as write_batch
 from fluss_df.client.write.writer import TableWriter
+from fluss_df.errors import FlussError
 
 W = TypeVar("W", bound=TableWriter)
 
@@ -33,7 +34,11 @@ class WriteResultHandle(Facade[write_batch.WriteResultHandle]):
         self._core.send_now(may_block=False)
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             # others may wait for the same rows: a caller that is cancelled must not cancel them
-            await watched(future)
+            try:
+                await watched(future)
+            except FlussError:
+                self._core.told()
+                raise
 
 
 class Writer(Facade[W]):
@@ -62,7 +67,8 @@ class Writer(Facade[W]):
         Raises
         ------
         FlussError
-            When rows written since the last flush could not be written: how many, and why.
+            When rows written since the last flush could not be written: how many, and why. Not for
+            rows whose handle has raised their error.
         TimeoutError
             When acknowledgements are outstanding after ``timeout_ms``.
         """

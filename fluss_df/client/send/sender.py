@@ -25,6 +25,7 @@ from fluss_df.client.send.acknowledged import Acknowledged
 from fluss_df.client.send.batch import BufferMemory, WriteBatch
 from fluss_df.client.send.batch_parts import BatchParts
 from fluss_df.client.send.bucket_queue import UNCERTAIN, BucketQueue, Hold
+from fluss_df.client.send.failures import Failures
 from fluss_df.client.send.open_batches import OpenBatches
 from fluss_df.client.send.partition_moves import PartitionMoves
 from fluss_df.client.send.writer_ids import WriterIds
@@ -86,8 +87,7 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self.acknowledged = Acknowledged()
         self.ids = WriterIds(cluster, info, idempotent=config.writer_enable_idempotence)
-        #: What went wrong since the last flush, and how many rows were not acknowledged by it.
-        self.failures: list[tuple[FlussError, int]] = []
+        self.failures = Failures()
         self.done_rows = 0
         self._parts = BatchParts(self.ids, self._count_one_more)
         self._moves = PartitionMoves(self, create=create_partitions, moved=partition_moved)
@@ -338,7 +338,7 @@ class Sender:
         queue.acknowledged(batch)
         lost = self.acknowledged.note(queue, batch, written, self.where(batch))
         if lost is not None:
-            self.failures.append((lost, 0))  # these rows were acknowledged
+            self.failures.note(lost, 0)  # these rows were acknowledged
         self._finish(batch, None)
         self._resume_when_idle(queue)
 
@@ -412,7 +412,7 @@ class Sender:
             error = FlussError(
                 f"{batch.rows} rows were not acknowledged: {error.message}{named}", error.error_code
             )
-            self.failures.append((error, batch.rows))
+            self.failures.note(error, batch.rows, batch.handle)
             self._metrics.add(errors=1)
             self._of_table.add(records_failed=batch.rows)
         batch.handle.batch_done(error)

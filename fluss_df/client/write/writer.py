@@ -282,7 +282,8 @@ class TableWriter(Ready, Closing):
         Raises
         ------
         FlussError
-            When rows written since the last flush could not be written: how many, and why.
+            When rows written since the last flush could not be written: how many, and why. Not for
+            rows whose handle has raised their error.
         TimeoutError
             When acknowledgements are outstanding after ``timeout_ms``.
         """
@@ -302,15 +303,14 @@ class TableWriter(Ready, Closing):
         """Flush, and raise each failure once: one error for all of them, with their rows."""
         self.wait_acknowledged(timeout_ms)
         sender = self._accumulator.sender
-        if sender is None or not sender.failures:
+        told = None if sender is None else sender.failures.take()
+        if told is None:
             return
-        failures, sender.failures = sender.failures, []
-        first = failures[0][0]
-        if len(failures) == 1:
+        first = told.first
+        if told.batches == 1:
             raise first
-        rows = sum(rows for _, rows in failures)
         raise FlussError(
-            f"{len(failures)} batches with {rows} rows of table {self._name} were not written;"
+            f"{told.batches} batches with {told.rows} rows of table {self._name} were not written;"
             f" the first: {first.message}",
             first.error_code,
         ) from first
@@ -335,7 +335,7 @@ class TableWriter(Ready, Closing):
         except BaseException:
             future.cancel()
             raise
-        return sender.failures[0][0] if sender.failures else None
+        return sender.failures.first
 
     def offsets(self) -> list[BucketResult]:
         """Return what was acknowledged so far, for each bucket."""
@@ -356,9 +356,9 @@ class TableWriter(Ready, Closing):
 
     @property
     def failed_rows(self) -> int:
-        """Rows that could not be written since the last flush."""
+        """Rows that could not be written since the last flush, and whose handle told nobody."""
         sender = self._accumulator.sender
-        return 0 if sender is None else sum(rows for _, rows in sender.failures)
+        return 0 if sender is None else sender.failures.rows
 
     def close(self) -> None:
         """Flush, then refuse further rows; a second call does nothing.

@@ -303,7 +303,9 @@ async def test_what_fails_for_good_names_its_bucket(code: int, servers: Servers)
     await writing.drained()
     assert "2 rows were not acknowledged" in writing.fate(0)
     assert "table db.t, bucket 2" in writing.fate(0)
-    assert len(writing.sender.failures) == 1
+    told = writing.sender.failures.take()
+    assert told is not None
+    assert told.batches == 1
 
 
 async def test_an_answer_without_one_of_its_buckets_is_not_believed(servers: Servers) -> None:
@@ -352,7 +354,10 @@ async def test_rows_that_a_server_lost_are_noticed(servers: Servers) -> None:
     writing.give(0)
     (await servers.next()).take({0: 50})
     await writing.drained()
-    ((lost, rows),) = writing.sender.failures
+    told = writing.sender.failures.take()
+    assert told is not None
+    lost, batches, rows = told
+    assert batches == 1
     assert (lost.error_code, rows) == (ErrorCode.LOG_STORAGE_EXCEPTION, 0)
     assert "was written up to offset 102" in str(lost)
 
@@ -441,4 +446,4 @@ async def test_buckets_that_have_nothing_to_send_are_not_looked_at(
     (await servers.next()).take_partitions(2)
     await writing.drained()
     assert encoded.stamps == [(41, 1)]
-    assert writing.sender.failures == []
+    assert writing.sender.failures.first is None
