@@ -179,12 +179,17 @@ class Lane:
     def _send(self, api: Api[Any, Any], version: int, body: Sequence[Buffer]) -> int:
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         frame = b"".join(encode_request(api, version, self._next_id, body))
+        # before it is sent: Ctrl-C may come right behind, and nobody else may have this lane then
+        self._in_flight = self._next_id
         try:
             self._socket.sendall(frame)
         except OSError as error:
             self.failed = True
             raise NetworkError(f"connection to {self.address} lost: {error}") from error
-        self._in_flight = self._next_id
+        except BaseException:
+            # a part of it may be sent, to which the next request would be the rest
+            self.failed = True
+            raise
         self._silent_after = time.monotonic() + self._request_timeout_ms / 1000
         return len(frame)
 
