@@ -166,8 +166,7 @@ class Sender:
                     continue
                 node = self.cluster.known_leader(queue.bucket)
                 if node is None:
-                    queue.hold(Hold.LEADER)
-                    self.spawn(self._find_leader(queue))
+                    self.hold_for(queue, Hold.LEADER, self._find_leader(queue))
                     continue
                 assert batch.encoded is not None
                 size = batch.encoded.nbytes + _REQUEST_OVERHEAD
@@ -206,17 +205,33 @@ class Sender:
             return False
         if asked is None:
             return True
-        queue.hold(Hold.WRITER_ID)
-        self.spawn(self._await_writer_id(queue, asked))
+        self.hold_for(queue, Hold.WRITER_ID, self._await_writer_id(queue, asked))
         return False
+
+    def hold_for(self, queue: BucketQueue, reason: Hold, work: Coroutine[Any, Any, None]) -> None:
+        """Let no batch of a bucket be sent until some work is done."""
+        queue.hold(reason)
+        self.spawn(self._held(queue, reason, work))
+
+    async def _held(
+        self, queue: BucketQueue, reason: Hold, work: Coroutine[Any, Any, None]
+    ) -> None:
+        try:
+            await work
+        except Exception as error:
+            # whatever it is, the batches end: somebody waits for them
+            logger.exception("no way to send the batches of %s", queue.bucket)
+            failed = FlussError(f"{reason.value} is not known: {error!r} ({self.where(queue)})")
+            self.fail_queue(queue, failed)
+        finally:
+            queue.release(reason)
+            self.wake()
 
     async def _await_writer_id(self, queue: BucketQueue, asked: asyncio.Task[int]) -> None:
         try:
             await self.ids.wait(asked)
         except FlussError as error:
             self.fail_queue(queue, error)
-        queue.release(Hold.WRITER_ID)
-        self.wake()
 
     async def _find_leader(self, queue: BucketQueue) -> None:
         try:
@@ -227,8 +242,6 @@ class Sender:
                 self._moves.start(queue)
             else:
                 await self.rest_or_fail(queue, error)
-        queue.release(Hold.LEADER)
-        self.wake()
 
     async def rest_or_fail(self, queue: BucketQueue, error: FlussError) -> None:
         """Pause where an error may pass; else fail the waiting batches."""

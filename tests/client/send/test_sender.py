@@ -14,7 +14,7 @@ import fluss_df as fluss
 from fluss_df.client.cluster.metadata import Cluster
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.send.batch import BufferMemory, WriteBatch, WriteResultHandle
-from fluss_df.client.send.bucket_queue import BucketQueue
+from fluss_df.client.send.bucket_queue import BucketQueue, Hold
 from fluss_df.client.send.sender import Sender
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.metadata import ServerNode, TableBucket
@@ -447,3 +447,62 @@ async def test_buckets_that_have_nothing_to_send_are_not_looked_at(
     await writing.drained()
     assert encoded.stamps == [(41, 1)]
     assert writing.sender.failures.first is None
+
+
+class OddServers(Servers):
+    """Servers of which a question ends in a way that nobody thought of, for some time."""
+
+    def __init__(self, question: str, times: int) -> None:
+        super().__init__()
+        self._question = question
+        self._times = times
+
+    def _fail(self, question: str) -> None:
+        if question == self._question and self._times:
+            self._times -= 1
+            raise OSError("too many open files")
+
+    async def leader(self, path: object, bucket: TableBucket) -> ServerNode:
+        self._fail("leader")
+        return await super().leader(path, bucket)
+
+    async def request_tablet_server(self, api: object, request: object) -> pb.InitWriterResponse:
+        self._fail("a writer id")
+        return await super().request_tablet_server(api, request)
+
+
+@pytest.mark.parametrize("question", ["leader", "a writer id"])
+async def test_a_fault_that_nobody_thought_of_fails_batches_and_holds_up_none(
+    question: str,
+) -> None:
+    servers = OddServers(question, 1)
+    servers.unknown.add(0)
+    writing = Writing(servers)
+    writing.give(0)
+    await writing.drained()
+    assert "too many open files" in writing.fate(0)
+    assert question in writing.fate(0)
+    writing.give(0)
+    (await servers.next()).take()
+    await writing.drained()
+    assert writing.fate(1) == "acknowledged"
+
+
+async def test_a_move_that_fails_in_a_way_that_nobody_thought_of_holds_up_none(
+    servers: Servers,
+) -> None:
+    writing = Writing(servers)
+    handles = []
+    for partition in (1, 2):
+        batch = WriteBatch(TableBucket(7, 0, partition), "p", 2, 0, WriteResultHandle())
+        batch.encoded = Bytes(partition)
+        batch.handle.expect(1)
+        batch.handle.seal()
+        handles.append(batch.handle)
+        # the servers here have no partitions: to ask for one is an AttributeError
+        writing.sender.enqueue([batch], writing)
+    await writing.drained()
+    for handle in handles:
+        assert "AttributeError" in str(handle.future.exception())
+    queue = writing.sender._queues["p", 0]
+    assert not any(queue.is_held(reason) for reason in Hold)
