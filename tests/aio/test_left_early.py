@@ -17,6 +17,7 @@ import fluss_df.aio as fluss
 import fluss_df.aio.bridge as bridge
 import fluss_df.aio.scanner as aio_scanner
 import fluss_df.client.fetch.parallel as parallel
+import fluss_df.client.scan.batch_scanner as batch_scanner
 from fluss_df.client.send.bucket_queue import Hold
 from fluss_df.embedded import EmbeddedFluss
 
@@ -178,6 +179,45 @@ def test_a_subscription_that_failed_does_not_keep_sockets_open(table: core.Fluss
             await scanner.poll(10)
 
     run(table, True, work)
+
+
+@pytest.mark.parametrize(
+    "cancelled", ["next_batch", "collect_all_batches", "to_arrow", "to_pandas"]
+)
+@pytest.mark.parametrize("before", [0, 1, 2])
+async def test_of_rows_in_several_batches_none_comes_twice(
+    table: core.FlussTable, monkeypatch: pytest.MonkeyPatch, before: int, cancelled: str
+) -> None:
+    """As where a column is larger than 2 GiB: a cancelled call is made up for, and no other."""
+
+    def in_threes(rows: pa.Table) -> list[pa.RecordBatch]:
+        size = -(-rows.num_rows // 3)
+        batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches(max_chunksize=size)
+        return batches
+
+    monkeypatch.setattr(batch_scanner, "_as_few_batches", in_threes)
+    bucket = core.TableBucket(table.get_table_info().table_id, 0)
+    made = table.new_scan().limit(1000).create_bucket_batch_scanner(bucket)
+    wanted = table.new_scan().limit(1000).create_bucket_batch_scanner(bucket).to_arrow()
+    scanner = fluss.BatchScanner(made)
+    seen = []
+    for _ in range(before):
+        batch = await scanner.next_batch()
+        assert batch is not None
+        seen.append(batch)
+    for _ in range(2):
+        call = asyncio.ensure_future(getattr(scanner, cancelled)())
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    while (batch := await scanner.next_batch()) is not None:
+        seen.append(batch)
+    assert [batch.batch["x"].to_pylist() for batch in seen] == [
+        batch["x"].to_pylist() for batch in in_threes(wanted)
+    ]
+    offsets = [batch.base_offset for batch in seen]
+    assert offsets == sorted(set(offsets))
 
 
 @pytest.mark.parametrize("first", ["next_batch", "to_arrow", "collect_all_batches"])
