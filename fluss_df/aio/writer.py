@@ -33,11 +33,7 @@ class WriteResultHandle(Facade[write_batch.WriteResultHandle]):
         self._core.send_now(may_block=False)
         async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
             # others may wait for the same rows: a caller that is cancelled must not cancel them
-            try:
-                await watched(future)
-            except FlussError:
-                self._core.told()
-                raise
+            await watched(future)
 
 
 class Writer(Facade[W]):
@@ -61,8 +57,7 @@ class Writer(Facade[W]):
         Raises
         ------
         FlussError
-            When rows written since the last flush could not be written: how many, and why. Not for
-            rows whose handle has raised their error.
+            When rows written since the last flush could not be written: how many, and why.
         TimeoutError
             When acknowledgements are outstanding after ``timeout_ms``.
         """

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pytest
 
 import fluss_df as fluss
 from tests.peer import official
@@ -171,6 +172,12 @@ class Official:
             return await scanner.to_arrow()
 
         return self.run(work)
+
+
+def close_failed(writer: fluss.AppendWriter, match: str | None = None) -> None:
+    """Close a writer that has a failure to report."""
+    with pytest.raises(fluss.FlussError, match=match):
+        writer.close()
 
 
 def rows_of(records: fluss.ScanRecords) -> list[dict[str, Any]]:

@@ -95,8 +95,8 @@ def test_exit_with_rows_that_cannot_be_written_names_them(
     errors = [line for line in err.splitlines() if line.startswith("ERROR")]
     assert len(errors) == 1
     assert "the program ended without close()" in errors[0]
-    # without the one before, which its handle told
-    assert "5 rows" in errors[0]
+    # with the one before, whose failure the program took no note of
+    assert "6 rows" in errors[0]
     assert str(table.get_table_path()) in errors[0]
 
 

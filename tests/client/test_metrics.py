@@ -82,7 +82,8 @@ def test_refused_writes_count_as_errors(address: str, tables: Tables) -> None:
         connection.get_admin().drop_table(table.get_table_path())
         with pytest.raises(fluss.FlussError):
             writer.append((1, "a")).wait()
-        writer.close()
+        with pytest.raises(fluss.FlussError):
+            writer.close()
         assert connection.metrics.errors == 1
 
 

@@ -15,7 +15,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError
 from fluss_df.errors import SchemaMismatchError
-from tests.client.support import Official, Tables
+from tests.client.support import Official, Tables, close_failed
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string()), ("hour", pa.int32())])
 
@@ -79,7 +79,7 @@ def test_missing_partition_writes_nothing(tables: Tables) -> None:
     assert raised.value.error_code == ErrorCode.PARTITION_NOT_EXISTS
     assert str(path) in raised.value.message
     assert "create_partitions=True" in raised.value.message
-    writer.close()
+    close_failed(writer, "has no partition")
     assert by_partition(tables, table) == {"d0": []}
 
 
@@ -100,8 +100,8 @@ def test_missing_partition_of_a_row_fails_its_handle(tables: Tables) -> None:
     handle = writer.append((1, "nix", 0))
     with pytest.raises(FlussError, match="has no partition 'nix'"):
         handle.wait()
-    # it was told
-    writer.flush()
+    with pytest.raises(FlussError, match="has no partition 'nix'"):
+        writer.flush()
     writer.append((2, "d0", 0)).wait()
     writer.close()
     assert by_partition(tables, table) == {"d0": [0, 2]}
@@ -114,7 +114,7 @@ def test_partition_created_meanwhile_is_found(tables: Tables) -> None:
         writer.append((0, "d0", 0)).wait()
     tables.connection.get_admin().create_partition(table.get_table_path(), {"day": "d0"})
     writer.append((1, "d0", 0)).wait()
-    writer.close()
+    close_failed(writer)  # the row that had no partition
     assert by_partition(tables, table) == {"d0": [1]}
 
 
@@ -124,7 +124,7 @@ def test_null_partition_is_refused(tables: Tables) -> None:
     data = pa.table({"id": [1, 2], "day": ["d0", None], "hour": [0, 0]}, schema=SCHEMA)
     with pytest.raises(FlussError, match="day"):
         writer.write_arrow(data).wait()
-    writer.close()
+    close_failed(writer, "day")
     assert tables.partitions(table) == {}
 
 
@@ -134,7 +134,7 @@ def test_a_name_that_is_not_allowed(tables: Tables) -> None:
     with pytest.raises(FlussError, match="a/b") as raised:
         writer.append((1, "a/b", 0)).wait()
     assert raised.value.error_code == ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION
-    writer.close()
+    close_failed(writer)
     assert tables.partitions(table) == {}
 
 
@@ -200,7 +200,7 @@ def test_partition_dropped_while_writing(tables: Tables) -> None:
             writer.append((2, "d0", 0)).wait()
             time.sleep(0.02)
     assert raised.value.error_code == ErrorCode.PARTITION_NOT_EXISTS
-    writer.close()
+    close_failed(writer, "d0")
     with table.new_append().create_writer(create_partitions=True) as creating:
         creating.append((3, "d0", 0)).wait()
     assert by_partition(tables, table) == {"d0": [3]}

@@ -299,7 +299,8 @@ def test_partitions(tables: Tables) -> None:
     writer = table.new_upsert().create_writer()
     with pytest.raises(FlussError, match=r"no partition 'eu', 'us'.*create_partitions=True"):
         writer.write_arrow(frame).wait()
-    writer.close()
+    with pytest.raises(FlussError):
+        writer.close()
     with table.new_upsert().create_writer(create_partitions=True) as writer:
         writer.write_arrow(frame)
         writer.delete({"region": "eu", "id": 2})

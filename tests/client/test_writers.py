@@ -14,7 +14,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df import ErrorCode, FlussError
-from tests.client.support import Tables, soon
+from tests.client.support import Tables, close_failed, soon
 from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
@@ -296,8 +296,7 @@ def test_dropped_table_while_writing(tables: Tables) -> None:
     assert raised.value.error_code == ErrorCode.TABLE_NOT_EXIST
     assert str(table.get_table_path()) in raised.value.message
     assert "1 rows were not acknowledged" in raised.value.message
-    # the handle told it
-    writer.close()
+    close_failed(writer, "not acknowledged")
 
 
 def test_table_dropped_and_created_again(tables: Tables) -> None:
@@ -314,6 +313,6 @@ def test_table_dropped_and_created_again(tables: Tables) -> None:
             writer.append((2, "b")).wait()
             time.sleep(0.02)
     assert raised.value.error_code == ErrorCode.TABLE_NOT_EXIST
-    writer.close()
+    close_failed(writer)
     new = tables.connection.get_table(path)
     assert numbers(tables, new) == []

@@ -259,7 +259,8 @@ def test_no_server_left_is_reported(fluss_cluster_factory: ClusterFactory) -> No
         with pytest.raises(fluss.FlussError, match="10 rows were not acknowledged"):
             handle.wait()
         assert time.monotonic() - began < 15
-        writer.flush()
+        with pytest.raises(fluss.FlussError):
+            writer.flush()
         with pytest.raises(fluss.FlussError):
             scanner.to_arrow()
         connection.close()

@@ -88,7 +88,8 @@ def test_rows_that_were_refused(address: str, tables: Tables) -> None:
         connection.get_admin().drop_table(table.get_table_path())
         with pytest.raises(fluss.FlussError):
             writer.write_arrow(FRAME.slice(0, 3)).wait()
-        writer.close()
+        with pytest.raises(fluss.FlussError):
+            writer.close()
     name = str(table.get_table_path())
     after = Scraper()()
     assert after("fluss_client_writer_failed_records_total", table=name) == 3

@@ -118,7 +118,8 @@ def test_what_fails_says_why(tables: Tables, spans: Spans) -> None:
         write_until_it_is_gone()
     with pytest.raises(fluss.FlussError):
         writer.append((1, "a")).wait()
-    writer.close()
+    with pytest.raises(fluss.FlussError):
+        writer.close()
     sent = spans(f"send {name}")
     span = next(one for one in sent if one.status.status_code is StatusCode.ERROR)
     assert attributes(span)["error.type"] in {

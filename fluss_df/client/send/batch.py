@@ -30,8 +30,6 @@ class WriteResultHandle:
         self._lock = threading.Lock()
         self._open = 1  # batches that are not done, and 1 until sealed
         self._error: FlussError | None = None
-        # what is called once the error is raised here
-        self._when_told: tuple[Callable[[], object], ...] = ()
         self._future: concurrent.futures.Future[None] = concurrent.futures.Future()
         # Callers have the future, and rows that were taken cannot be called back: one that runs
         # cannot be cancelled. A cancelled one would raise on the I/O thread when it is settled,
@@ -65,18 +63,6 @@ class WriteResultHandle:
         """Done when the rows are acknowledged, failed when some are not; cannot be cancelled."""
         return self._future
 
-    def when_told(self, function: Callable[[], object]) -> None:
-        """Have a function called once who waits is told of the error; before the rows are done."""
-        with self._lock:
-            self._when_told = (*self._when_told, function)
-
-    def told(self) -> None:
-        """Take note that somebody who waited is told of the error."""
-        with self._lock:
-            functions, self._when_told = self._when_told, ()
-        for function in functions:
-            function()
-
     def send_now(self, *, may_block: bool = True) -> None:
         """Send what waits for more rows, without lingering.
 
@@ -106,13 +92,7 @@ class WriteResultHandle:
         """
         # with a timeout, another thread sends: a thread that waits for room may hold it up
         self.send_now(may_block=timeout_ms is None)
-        try:
-            result_of(self._future, None if timeout_ms is None else timeout_ms / 1000)
-        except FlussError:
-            # not for an error of waiting itself, as on the I/O thread
-            if self._future.done():
-                self.told()
-            raise
+        result_of(self._future, None if timeout_ms is None else timeout_ms / 1000)
         return ready(None)
 
     def __repr__(self) -> str:

@@ -425,7 +425,7 @@ class Sender:
             error = FlussError(
                 f"{batch.rows} rows were not acknowledged: {error.message}{named}", error.error_code
             )
-            self.failures.note(error, batch.rows, batch.handle)
+            self.failures.note(error, batch.rows)
             self._metrics.add(errors=1)
             self._of_table.add(records_failed=batch.rows)
         batch.handle.batch_done(error)

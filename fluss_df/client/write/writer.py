@@ -282,8 +282,7 @@ class TableWriter(Ready, Closing):
         Raises
         ------
         FlussError
-            When rows written since the last flush could not be written: how many, and why. Not for
-            rows whose handle has raised their error.
+            When rows written since the last flush could not be written: how many, and why.
         TimeoutError
             When acknowledgements are outstanding after ``timeout_ms``.
         """
@@ -301,16 +300,16 @@ class TableWriter(Ready, Closing):
         return spans.current(f"send {self._name}", "producer", attributes)
 
     def _raise_failures(self) -> None:
-        """Raise each failure that nobody was told: one error for all of them, with their rows."""
+        """Raise what failed since the last flush: one error for all of it, with its rows."""
         sender = self._accumulator.sender
-        told = None if sender is None else sender.failures.take()
-        if told is None:
+        failed = None if sender is None else sender.failures.take()
+        if failed is None:
             return
-        first = told.first
-        if told.batches == 1:
+        first = failed.first
+        if failed.batches == 1:
             raise first
         raise FlussError(
-            f"{told.batches} batches with {told.rows} rows of table {self._name} were not written;"
+            f"{failed.batches} batches with {failed.rows} rows of table {self._name} were not written;"
             f" the first: {first.message}",
             first.error_code,
         ) from first
@@ -369,7 +368,7 @@ class TableWriter(Ready, Closing):
 
     @property
     def failed_rows(self) -> int:
-        """Rows that could not be written since the last flush, and whose handle told nobody."""
+        """Rows that could not be written since the last flush."""
         sender = self._accumulator.sender
         return 0 if sender is None else sender.failures.rows
 

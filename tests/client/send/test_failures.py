@@ -1,4 +1,4 @@
-"""What could not be written is told once: by its handle or by a flush; of many, only the number."""
+"""What could not be written is told by the next flush, however much it is."""
 
 from __future__ import annotations
 
@@ -11,77 +11,46 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.aio import writer as aio_writer
-from fluss_df.client.send.batch import WriteResultHandle
-from fluss_df.client.send.failures import _MOST_KEPT, Failures
+from fluss_df.client.send.failures import Failures
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
 
-def failed(failures: Failures, number: int, *, rows: int = 2) -> WriteResultHandle:
-    """The handle of rows that failed."""
-    handle, error = WriteResultHandle(), FlussError(f"error {number}")
-    failures.note(error, rows, handle)
-    handle.seal(error)
-    return handle
-
-
-def test_what_a_handle_told_is_not_told_again() -> None:
+def test_the_first_error_is_kept_and_the_others_are_counted() -> None:
     failures = Failures()
-    handles = [failed(failures, number) for number in range(3)]
-    assert failures.rows == 6
-    for _ in range(2):
-        with pytest.raises(FlussError, match="error 0"):
-            handles[0].wait()
-        assert failures.rows == 4
-    assert str(failures.first) == "error 1"
-    told = failures.take()
-    assert told is not None
-    assert (str(told.first), told.batches, told.rows) == ("error 1", 2, 4)
-    # a handle that tells it behind the flush does not count against what fails now
-    failed(failures, 9)
-    with pytest.raises(FlussError, match="error 1"):
-        handles[1].wait()
-    assert failures.rows == 2
-    assert failures.take() is not None
+    assert failures.first is None
     assert failures.take() is None
+    for number in range(3):
+        failures.note(FlussError(f"error {number}"), 2)
+    assert (str(failures.first), failures.rows) == ("error 0", 6)
+    failed = failures.take()
+    assert failed is not None
+    assert (str(failed.first), failed.batches, failed.rows) == ("error 0", 3, 6)
+    assert (failures.take(), failures.rows) == (None, 0)
 
 
-def test_of_many_errors_only_the_first_are_kept() -> None:
+def test_threads_that_fail_and_flush_at_once_lose_no_count() -> None:
     failures = Failures()
-    count = 3 * _MOST_KEPT
-    handles = [failed(failures, number) for number in range(count)]
-    assert len(failures._untold.kept) == _MOST_KEPT
-    assert failures.rows == 2 * count
-    # as many as are kept, and one of the others
-    for handle in handles[: _MOST_KEPT + 1]:
-        with pytest.raises(FlussError):
-            handle.wait()
-    told = failures.take()
-    assert told is not None
-    assert (told.batches, told.rows) == (count - _MOST_KEPT - 1, 2 * (count - _MOST_KEPT - 1))
-    assert str(told.first) == f"error {count - 1}"
-
-
-def test_threads_that_fail_and_tell_at_once_lose_no_count() -> None:
-    failures = Failures()
-    told: list[int] = []
+    error = FlussError("no")
 
     def fail() -> None:
-        for number in range(2000):
-            failed(failures, number)
+        for _ in range(2000):
+            failures.note(error, 2)
 
     threads = [threading.Thread(target=fail) for _ in range(4)]
     for thread in threads:
         thread.start()
-    while len(told) < 8000:
-        taken = failures.take()
-        if taken is not None:
-            told += [2] * taken.batches
-            assert taken.rows == 2 * taken.batches
+    batches = rows = 0
+    while batches < 8000:
+        failed = failures.take()
+        if failed is not None:
+            batches += failed.batches
+            rows += failed.rows
     for thread in threads:
         thread.join()
+    assert (batches, rows) == (8000, 16_000)
     assert failures.take() is None
 
 
@@ -102,12 +71,15 @@ def writer() -> Iterator[fluss.AppendWriter]:
             made.close()
 
 
-def test_a_flush_tells_what_no_handle_did(writer: fluss.AppendWriter) -> None:
+def test_a_flush_tells_what_handles_told_too(writer: fluss.AppendWriter) -> None:
+    """Rows appended one by one have a handle in common, and another thread may have the others."""
     for _ in range(3):
         handle = writer.append({"id": 1})
         with pytest.raises(FlussError, match="1 rows were not acknowledged"):
             handle.wait()
-    assert writer.failed_rows == 0
+    assert writer.failed_rows == 3
+    with pytest.raises(FlussError, match="3 batches with 3 rows"):
+        writer.flush()
     writer.flush()
     writer.append({"id": 2})
     with pytest.raises(FlussError, match="1 rows were not acknowledged"):
@@ -120,9 +92,9 @@ def test_so_it_is_of_coroutines(writer: fluss.AppendWriter) -> None:
         here = aio_writer.AppendWriter(writer)
         with pytest.raises(FlussError, match="1 rows were not acknowledged"):
             await here.append({"id": 1}).wait()
-        await here.flush()
         here.append({"id": 2})
-        with pytest.raises(FlussError, match="1 rows were not acknowledged"):
+        with pytest.raises(FlussError, match="2 batches with 2 rows"):
             await here.flush()
+        await here.flush()
 
     asyncio.run(work())
