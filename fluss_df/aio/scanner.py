@@ -337,24 +337,31 @@ class _Read(Facade[C]):
 
     def __init__(self, core: C) -> None:
         super().__init__(core)
-        # the call that was cancelled, whose rows nobody got
-        self._lost: Future[Any] | None = None
+        # the call that was cancelled, whose rows nobody got, and where it began once it did
+        self._lost: tuple[Future[Any], list[Any]] | None = None
 
     async def _read(self, method: Callable[[C], T]) -> T:
         await self._forget_lost()
-        future = submit(method, self._core)
+        began: list[Any] = []
+
+        def work() -> T:
+            began.append(self._mark())
+            return method(self._core)
+
+        future = submit(work)
         try:
             return await watched(future)
         except asyncio.CancelledError:
-            self._lost = future
+            self._lost = future, began
             self._give_up()
             raise
 
     async def _forget_lost(self) -> None:
         if self._lost is None:
             return
+        future, began = self._lost
         try:
-            rows = await watched(self._lost)
+            rows = await watched(future)
         except Exception:
             # nothing was read, or it failed to convert what was read
             reopens = True
@@ -367,14 +374,17 @@ class _Read(Facade[C]):
                 # a call after the last row had no rows to lose
                 reopens = rows is not None and (isinstance(rows, RecordBatch) or len(rows) > 0)
         self._lost = None
-        if reopens:
-            self._reopen()
+        if reopens and began:
+            self._go_back(began[0])
 
     def _give_up(self) -> None:
         """End a read that nobody waits for."""
 
-    def _reopen(self) -> None:
-        """Have the rows be read again."""
+    def _mark(self) -> Any:
+        """Return where a read begins."""
+
+    def _go_back(self, mark: Any) -> None:
+        """Have the rows be read again from there."""
         raise NotImplementedError
 
 
@@ -395,8 +405,11 @@ class BatchScanner(_Read[core_batch.BatchScanner]):
     to_arrow = _again_if_cancelled(core_batch.BatchScanner.to_arrow)
     to_pandas = _again_if_cancelled(core_batch.BatchScanner.to_pandas)
 
-    def _reopen(self) -> None:
-        self._core._reopen()
+    def _mark(self) -> tuple[RecordBatch, ...] | None:
+        return self._core._mark()
+
+    def _go_back(self, mark: tuple[RecordBatch, ...] | None) -> None:
+        self._core._go_back(mark)
 
     @property
     def bucket(self) -> TableBucket:
@@ -443,7 +456,7 @@ class SnapshotScanner(_Read[core_snapshot.SnapshotScanner]):
     def _give_up(self) -> None:
         self._core.once.give_up()
 
-    def _reopen(self) -> None:
+    def _go_back(self, mark: object) -> None:
         self._core.once.again()
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Future
 from typing import Self, TypeVar
 
 import fluss_df.client.write.append as core_append
 from fluss_df.aio.bridge import Facade, giving, plain, submit, watched
 from fluss_df.client.send import batch as write_batch
 from fluss_df.client.write.writer import TableWriter
+from fluss_df.errors import FlussError
 
 W = TypeVar("W", bound=TableWriter)
 
@@ -39,11 +39,6 @@ class WriteResultHandle(Facade[write_batch.WriteResultHandle]):
 class Writer(Facade[W]):
     """The common part of writers of log tables and of primary-key tables."""
 
-    def __init__(self, core: W) -> None:
-        super().__init__(core)
-        # flushes whose callers were cancelled
-        self._left: list[Future[None]] = []
-
     write_arrow = giving(WriteResultHandle, TableWriter.write_arrow)
     write_arrow_batch = giving(WriteResultHandle, TableWriter.write_arrow_batch)
     write_pandas = giving(WriteResultHandle, TableWriter.write_pandas)
@@ -57,6 +52,8 @@ class Writer(Facade[W]):
     async def flush(self, timeout_ms: float | None = None) -> None:
         """Send everything, and wait until it is acknowledged.
 
+        What is written after it was called is not waited for.
+
         Raises
         ------
         FlussError
@@ -64,7 +61,21 @@ class Writer(Facade[W]):
         TimeoutError
             When acknowledgements are outstanding after ``timeout_ms``.
         """
-        await self._reporting(submit(self._core.flush, timeout_ms))
+        core = self._core
+        loop = asyncio.get_running_loop()
+        until = None if timeout_ms is None else loop.time() + timeout_ms / 1000
+        with core._flush_span():
+            await watched(submit(core._send_all, timeout_ms))
+            done = core._when_done()
+            try:
+                async with asyncio.timeout_at(until):
+                    await watched(done)
+            finally:
+                # where the caller was cancelled, nobody waits for it any more
+                done.cancel()
+            # Nothing is awaited from here on: a call that was cancelled has taken no error, and the
+            # next one raises it.
+            core._raise_failures()
 
     async def close(self) -> None:
         """Flush, then refuse further rows; a second call does nothing.
@@ -74,39 +85,16 @@ class Writer(Facade[W]):
         FlussError
             As :meth:`flush`.
         """
-        await self._reporting(submit(self._core.close))
-
-    async def _reporting(self, future: Future[None]) -> None:
-        """Wait for a flush; raise its error, or that of earlier ones whose callers were cancelled.
-
-        Each failure of rows is raised by one flush alone. So an error of a flush that nobody waits
-        for any more is raised by the next one.
-        """
+        core = self._core
+        await watched(submit(core._refuse_rows))
+        if core._ended:
+            return
         try:
-            await watched(future)
-        except asyncio.CancelledError:
-            self._left.append(future)
+            await self.flush()
+        except FlussError:
+            core._end()
             raise
-        left = list(self._left)
-        for earlier in left:
-            # all rows are acknowledged or have failed by now, so it ends at once
-            try:
-                await watched(earlier)
-            except asyncio.CancelledError:
-                if not earlier.cancelled():
-                    raise
-            except Exception:
-                pass  # it is raised below
-        # from here on nothing is awaited: a cancelled call has forgotten none
-        ended = [earlier for earlier in left if earlier in self._left and not earlier.cancelled()]
-        self._left = [earlier for earlier in self._left if earlier not in left]
-        errors = [error for earlier in ended if (error := earlier.exception()) is not None]
-        # after a timeout the rows were outstanding, and this flush has waited for them
-        errors = [error for error in errors if not isinstance(error, TimeoutError)]
-        for other in errors[1:]:
-            errors[0].add_note(f"an earlier flush: {other}")
-        if errors:
-            raise errors[0]
+        core._end()
 
     async def __aenter__(self) -> Self:
         return self

@@ -198,7 +198,7 @@ class Config:
         # longer is seen later (official: 500 ms, which is how late its polls are)
         30,
         integer(0, 2**31 - 1),
-        "How long it waits for them, in ms.",
+        "How long it waits for them, in ms; at the most two thirds of request-timeout.",
         ("scanner.log.fetch.wait-max-time-ms",),
     )
     scanner_log_check_crc = Option(

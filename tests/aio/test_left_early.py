@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator
@@ -12,8 +14,11 @@ import pytest
 
 import fluss_df as core
 import fluss_df.aio as fluss
+import fluss_df.aio.bridge as bridge
 import fluss_df.aio.scanner as aio_scanner
 import fluss_df.client.fetch.parallel as parallel
+import fluss_df.client.scan.batch_scanner as batch_scanner
+from fluss_df.client.send.bucket_queue import Hold
 from fluss_df.embedded import EmbeddedFluss
 
 ROWS = pa.schema([("x", pa.int64())])
@@ -32,6 +37,18 @@ def table() -> Iterator[core.FlussTable]:
                 writer.write_arrow(pa.table({"x": pa.array(range(start, start + 20))}))
                 writer.flush()
         yield table
+
+
+EMPTY = core.TablePath("fluss", "empty")
+
+
+@pytest.fixture
+def empty() -> Iterator[core.FlussConnection]:
+    """A connection, and a table of one bucket."""
+    with EmbeddedFluss() as engine, engine.connection() as connection:
+        descriptor = core.TableDescriptor(core.Schema(ROWS), bucket_count=1)
+        connection.get_admin().create_table(EMPTY, descriptor, False)
+        yield connection
 
 
 def run(
@@ -164,6 +181,45 @@ def test_a_subscription_that_failed_does_not_keep_sockets_open(table: core.Fluss
     run(table, True, work)
 
 
+@pytest.mark.parametrize(
+    "cancelled", ["next_batch", "collect_all_batches", "to_arrow", "to_pandas"]
+)
+@pytest.mark.parametrize("before", [0, 1, 2])
+async def test_of_rows_in_several_batches_none_comes_twice(
+    table: core.FlussTable, monkeypatch: pytest.MonkeyPatch, before: int, cancelled: str
+) -> None:
+    """As where a column is larger than 2 GiB: a cancelled call is made up for, and no other."""
+
+    def in_threes(rows: pa.Table) -> list[pa.RecordBatch]:
+        size = -(-rows.num_rows // 3)
+        batches: list[pa.RecordBatch] = rows.combine_chunks().to_batches(max_chunksize=size)
+        return batches
+
+    monkeypatch.setattr(batch_scanner, "_as_few_batches", in_threes)
+    bucket = core.TableBucket(table.get_table_info().table_id, 0)
+    made = table.new_scan().limit(1000).create_bucket_batch_scanner(bucket)
+    wanted = table.new_scan().limit(1000).create_bucket_batch_scanner(bucket).to_arrow()
+    scanner = fluss.BatchScanner(made)
+    seen = []
+    for _ in range(before):
+        batch = await scanner.next_batch()
+        assert batch is not None
+        seen.append(batch)
+    for _ in range(2):
+        call = asyncio.ensure_future(getattr(scanner, cancelled)())
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    while (batch := await scanner.next_batch()) is not None:
+        seen.append(batch)
+    assert [batch.batch["x"].to_pylist() for batch in seen] == [
+        batch["x"].to_pylist() for batch in in_threes(wanted)
+    ]
+    offsets = [batch.base_offset for batch in seen]
+    assert offsets == sorted(set(offsets))
+
+
 @pytest.mark.parametrize("first", ["next_batch", "to_arrow", "collect_all_batches"])
 async def test_the_last_rows_of_a_bucket_are_read_again_after_a_cancelled_call(
     table: core.FlussTable, first: str
@@ -279,64 +335,69 @@ def test_an_iteration_over_current_rows_that_is_left_ends_beside_the_loop(
     assert closers != [threading.main_thread()]
 
 
-async def test_a_flush_that_took_too_long_is_no_error_of_the_next(
-    table: core.FlussTable, monkeypatch: pytest.MonkeyPatch
+async def test_errors_of_rows_are_told_whenever_flushes_are_cancelled(
+    empty: core.FlussConnection,
 ) -> None:
-    waits, goes_on = threading.Event(), threading.Event()
+    """Each is told by one flush, and by none that was cancelled."""
+    writer = fluss.AppendWriter(empty.get_table(EMPTY).new_append().create_writer())
+    empty.get_admin().drop_table(EMPTY)
+    told = []
 
-    writer = fluss.AppendWriter(table.new_append().create_writer())
+    async def flush() -> None:
+        try:
+            await writer.flush()
+        except core.FlussError as error:
+            told.append(int(re.findall(r"(\d+) rows", error.message)[0]))
 
-    def late(*_: object, **__: object) -> None:
-        waits.set()
-        assert goes_on.wait(20)
-        raise TimeoutError("2 rows are not acknowledged after 5 ms")
+    for turns in range(60):
+        writer.append([turns])
+        call = asyncio.ensure_future(flush())
+        for _ in range(turns % 20):
+            await asyncio.sleep(0 if turns % 2 else 0.0005)
+        call.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await call
+    with contextlib.suppress(core.FlussError):
+        await flush()
+    assert sum(told) == 60
+    await writer.close()
 
-    with monkeypatch.context() as patched:
-        patched.setattr(type(writer.core), "flush", late)
+
+async def test_flushes_that_were_cancelled_are_not_kept(empty: core.FlussConnection) -> None:
+    writer = fluss.AppendWriter(empty.get_table(EMPTY).new_append().create_writer())
+    await writer.append([1]).wait()
+    sender = writer.core._accumulator.sender
+    assert sender is not None
+    (queue,) = sender._queues.values()
+    io = writer.core._connection.io
+
+    def hold() -> None:
+        queue.hold(Hold.LEADER)
+
+    def release() -> None:
+        queue.release(Hold.LEADER)
+        sender.wake()
+
+    # as if no server answered
+    io.call(hold)
+    writer.append([2])
+    with pytest.raises(TimeoutError):
+        await writer.flush(50)
+    for _ in range(200):
         call = asyncio.ensure_future(writer.flush())
-        assert await asyncio.to_thread(waits.wait, 20)
+        await asyncio.sleep(0.001)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        goes_on.set()
-        # it ends behind the call that waited for it
-        await asyncio.sleep(0.1)
+    with pytest.raises(TimeoutError):
+        await writer.flush(50)
+    assert sum(len(each.waiting) for each in sender._open._rounds) <= 1
+    # none of them takes a thread
+    assert not bridge._threads.busy
+    io.call(release)
     await writer.flush()
     await writer.close()
-
-
-async def test_errors_of_cancelled_flushes_are_all_raised_by_the_next(
-    table: core.FlussTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = fluss.AppendWriter(table.new_append().create_writer())
-    waits, goes_on = threading.Semaphore(0), threading.Event()
-    messages = ["1 row of bucket 0 was not written", "2 rows of bucket 1 were not written"]
-
-    def failing(*_: object, **__: object) -> None:
-        message = messages.pop(0)
-        waits.release()
-        assert goes_on.wait(20)
-        raise core.FlussError(message)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(type(writer.core), "flush", failing)
-        for _ in range(2):
-            call = asyncio.ensure_future(writer.flush())
-            assert await asyncio.to_thread(waits.acquire, timeout=20)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-    # they have not ended when the next one begins
-    last = asyncio.ensure_future(writer.flush())
-    await asyncio.sleep(0.1)
-    assert not last.done()
-    goes_on.set()
-    with pytest.raises(core.FlussError, match="1 row of bucket 0") as raised:
-        await last
-    assert raised.value.__notes__ == [
-        f"an earlier flush: {core.FlussError('2 rows of bucket 1 were not written')}"
-    ]
-    await writer.close()
+    assert writer.unflushed_rows == 0
 
 
 @pytest.mark.parametrize("closes", [True, False])

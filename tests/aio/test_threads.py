@@ -154,17 +154,17 @@ def test_calls_have_the_context_of_who_makes_them() -> None:
             scanner = fluss.LogScanner(table.new_scan().create_record_batch_log_scanner())
             where.set("in the trace")
             with pytest.MonkeyPatch.context() as patched:
-                flush, tables = type(writer.core).flush, type(scanner.core).to_tables
+                send, tables = type(writer.core)._send_all, type(scanner.core).to_tables
 
-                def flushing(*args: object) -> None:
+                def sending(*args: object) -> None:
                     seen.append(where.get())
-                    flush(*args)  # type: ignore[arg-type]
+                    send(*args)  # type: ignore[arg-type]
 
                 def reading(core: core.LogScanner) -> object:
                     seen.append(where.get())
                     return tables(core)
 
-                patched.setattr(type(writer.core), "flush", flushing)
+                patched.setattr(type(writer.core), "_send_all", sending)
                 patched.setattr(type(scanner.core), "to_tables", reading)
                 await writer.flush()
                 scanner.subscribe(0, 0)

@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 # would take a tenth of the time of a scan of 80 MB, in which no thread has anything to decode.
 _FIRST_BYTES = 1 << 20
 
+# A server that holds no fetch, and has nothing, is asked again no sooner than after this time: it
+# would be kept busy with questions, and so would this thread. An answer that was held comes later.
+_IDLE_S = 0.01
+
 
 @contextlib.contextmanager
 def _failing(position: Position) -> Iterator[None]:
@@ -52,7 +56,8 @@ class LogFetcher:
     projection
         Indexes of the columns to fetch, ascending, or None for all.
     max_wait_ms
-        How long a server may wait for new data at the end of the log.
+        How long a server may wait for new data at the end of the log. It is asked to wait for two
+        thirds of the request timeout at the most: an answer that is held longer looks like silence.
     begin_small
         Whether to ask for a small first answer, for a read that has nothing else to decode.
     server_filter
@@ -80,7 +85,9 @@ class LogFetcher:
         self._projection = projection
         self._metrics = metrics
         self._of_table = cluster.metrics.of_table(info.table_path)
-        self._max_wait_ms = max_wait_ms
+        # not 0, which would be another question: not to wait at all
+        longest = max(1, cluster.config.request_timeout_ms * 2 // 3)
+        self._max_wait_ms = min(max_wait_ms, longest)
         self._first = begin_small
         self._filter = server_filter
         limit = cluster.config.scanner_log_fetch_max_bytes_for_bucket
@@ -176,6 +183,7 @@ class LogFetcher:
             self.failed(positions, error)
             return 0
         asked = {(p.bucket.partition_id, p.bucket.bucket_id): p for p in positions}
+        offsets = [position.offset for position in positions]
         size = 0
         for fetched in answer:
             position = asked.pop((fetched.partition_id, fetched.bucket_id), None)
@@ -187,6 +195,11 @@ class LogFetcher:
             # without a pause, it would be asked for again at once, and for ever
             silent = NetworkError(f"{lane.address} did not answer for {self.where(position)}")
             self.failed([position], silent)
+        if offsets == [p.offset for p in positions] and not any(p.ready for p in positions):
+            for position in positions:
+                # a bounded read asks for rows that exist
+                if position.stop is None:
+                    position.retry.rest_until(lane.sent_at + _IDLE_S)
         self._metrics.add(record_bytes=size)
         self._of_table.add(bytes_read=size)
         return size
@@ -235,8 +248,9 @@ class LogFetcher:
             # the server may have left out batches behind these, by the filter
             position.advance(max(end, fetched.filtered_end_offset or 0))
             return len(fetched.records) if wanted is None else wanted
-        if fetched.filtered_end_offset is not None:
-            position.advance(fetched.filtered_end_offset)
+        filtered_end = fetched.filtered_end_offset
+        if filtered_end is not None and filtered_end > position.offset:
+            position.advance(filtered_end)
         else:
             self._nothing_came(position, asked)
         return 0

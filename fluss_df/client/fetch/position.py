@@ -111,6 +111,10 @@ class RetryState:
         self.not_before = time.monotonic() + self._backoff.next_pause()
         return True
 
+    def rest_until(self, moment: float) -> None:
+        """Ask no sooner than at a moment, as there was nothing."""
+        self.not_before = max(self.not_before, moment)
+
     def unreadable(self) -> bool:
         """Take note of an answer that cannot be read; return whether to ask again."""
         self._broken += 1

@@ -88,8 +88,13 @@ class RowRouter:
 
 def _pieces(
     table: pa.Table, target_bytes: int, most_rows: int = sys.maxsize
-) -> Iterable[pa.RecordBatch]:
-    """Cut a table into record batches of about ``target_bytes`` and at most ``most_rows`` rows."""
+) -> Iterator[pa.RecordBatch]:
+    """Cut a table into record batches of about ``target_bytes`` and at most ``most_rows`` rows.
+
+    Without rows there is none.
+    """
+    if not table.num_rows:
+        return
     rows = max(1, int(table.num_rows * target_bytes / max(1, table.nbytes)))
     rows = min(rows, most_rows)
     # pieces of equal size, rather than a small one at the end

@@ -132,11 +132,16 @@ class BatchScanner(Ready):
             self._spent = True
             return found
 
-    def _reopen(self) -> None:
-        """Have the rows be read again, which nobody got."""
+    def _mark(self) -> tuple[RecordBatch, ...] | None:
+        """Return where a read begins, for :meth:`_go_back`: what is left; None before the first."""
         with self._lock:
-            self._spent = False
-            self._left.clear()
+            return tuple(self._left) if self._spent else None
+
+    def _go_back(self, mark: tuple[RecordBatch, ...] | None) -> None:
+        """Have the rows of a read come again, which nobody got; those of earlier reads do not."""
+        with self._lock:
+            self._spent = mark is not None
+            self._left = deque(mark or ())
 
     def _rows(self) -> tuple[int, pa.Table]:
         first = self._offset(OffsetSpec.earliest())

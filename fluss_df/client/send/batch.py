@@ -13,6 +13,7 @@ import pyarrow as pa
 from fluss_df.client.runtime.awaitable import ready
 from fluss_df.client.runtime.interrupts import abandoned
 from fluss_df.client.runtime.io_thread import WAIT_SLICE_S, result_of
+from fluss_df.client.send.open_batches import Round
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
 from fluss_df.record.layout.stamped import StampedBatch
@@ -122,6 +123,7 @@ class WriteBatch:
         "memory",
         "partition_name",
         "refused",
+        "round",
         "rows",
         "sequence",
         "uncertain",
@@ -152,6 +154,8 @@ class WriteBatch:
         self.uncertain = False
         # a server refused the batch, as it did not know its writer or its sequence
         self.refused = False
+        # with which others it is waited for; since a sender has it
+        self.round: Round
 
     @property
     def place(self) -> tuple[str | None, int]:

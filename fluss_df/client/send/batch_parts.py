@@ -24,7 +24,7 @@ _MOST_PARTS = 64
 class BatchParts:
     """Cuts the batches of one writer where servers refuse them; on the I/O thread."""
 
-    def __init__(self, ids: WriterIds, count_one_more: Callable[[], object]) -> None:
+    def __init__(self, ids: WriterIds, count_one_more: Callable[[WriteBatch], object]) -> None:
         self._ids = ids
         self._count_one_more = count_one_more
         # the most rows of a batch, once a server refused more
@@ -78,7 +78,7 @@ class BatchParts:
         assert isinstance(batch.encoded, EncodedKvBatch)
         halves = batch.encoded.halves()
         batch.handle.expect(1)
-        self._count_one_more()
+        self._count_one_more(batch)
         made = []
         memory = batch.memory // 2
         for encoded, share in zip(halves, (memory, batch.memory - memory), strict=True):
@@ -86,6 +86,7 @@ class BatchParts:
                 batch.bucket, batch.partition_name, encoded.num_rows, share, batch.handle
             )
             half.encoded, half.created, half.sequence = encoded, batch.created, batch.sequence
+            half.round = batch.round
             made.append(half)
         return made
 

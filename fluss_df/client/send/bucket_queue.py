@@ -137,6 +137,11 @@ class BucketQueue:
         self._refused_from: int | None = None
         self._rest_until = 0.0  # a server under pressure asked for a rest
 
+    @property
+    def place(self) -> tuple[str | None, int]:
+        """Where its batches go, as :attr:`WriteBatch.place` says it."""
+        return self.partition_name, self.bucket.bucket_id
+
     def _happened(self, event: Event) -> None:
         following = NEXT.get((self.state, event))
         if following is None:

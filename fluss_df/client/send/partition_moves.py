@@ -31,8 +31,8 @@ class Moving(Protocol):
     ids: WriterIds
     acknowledged: Acknowledged
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Start a task, and keep a reference until it ends."""
+    def hold_for(self, queue: BucketQueue, reason: Hold, work: Coroutine[Any, Any, None]) -> None:
+        """Let no batch of a bucket be sent until some work is done."""
 
     def where(self, of: WriteBatch | BucketQueue) -> str:
         """Name a bucket for errors."""
@@ -44,9 +44,6 @@ class Moving(Protocol):
 
     async def rest_or_fail(self, queue: BucketQueue, error: FlussError) -> None:
         """Pause where an error may pass; else fail the waiting batches."""
-
-    def wake(self) -> None:
-        """Have the sender send in the next turn of the event loop."""
 
 
 class PartitionMoves:
@@ -79,8 +76,7 @@ class PartitionMoves:
     def start(self, queue: BucketQueue) -> None:
         """Start to move a bucket to the partition that has its name now, unless that has begun."""
         if not queue.is_held(Hold.PARTITION):
-            queue.hold(Hold.PARTITION)
-            self._sender.spawn(self._move(queue))
+            self._sender.hold_for(queue, Hold.PARTITION, self._move(queue))
 
     async def _move(self, queue: BucketQueue) -> None:
         """Have batches go to the partition that has the name now; they fail where there is none.
@@ -125,8 +121,6 @@ class PartitionMoves:
             if error.error_code == ErrorCode.PARTITION_NOT_EXISTS:
                 self._moved(name, None)  # asked for again with the next rows
             await self._sender.rest_or_fail(queue, error)
-        queue.release(Hold.PARTITION)
-        self._sender.wake()
 
 
 def _encoding(queue: BucketQueue) -> bool:

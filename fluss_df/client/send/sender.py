@@ -25,6 +25,8 @@ from fluss_df.client.send.acknowledged import Acknowledged
 from fluss_df.client.send.batch import BufferMemory, WriteBatch
 from fluss_df.client.send.batch_parts import BatchParts
 from fluss_df.client.send.bucket_queue import UNCERTAIN, BucketQueue, Hold
+from fluss_df.client.send.failures import Failures
+from fluss_df.client.send.open_batches import OpenBatches
 from fluss_df.client.send.partition_moves import PartitionMoves
 from fluss_df.client.send.writer_ids import WriterIds
 from fluss_df.client.transport.multiplexed import CountedConnection
@@ -76,15 +78,16 @@ class Sender:
         self._api = api
         self._acks = {"all": -1, "1": 1, "0": 0}[config.writer_acks]
         # by the name of the partition, as its id changes when it is created again
+        # a queue stays for as long as the writer: it has the sequence number of the next batch
         self._queues: dict[tuple[str | None, int], BucketQueue] = {}
-        self._open_batches = 0
+        # those of them that have batches to send, now or later
+        self._busy: dict[tuple[str | None, int], BucketQueue] = {}
+        self._open = OpenBatches()
         self._pump_scheduled = False
-        self._waiting_for_all: list[concurrent.futures.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.acknowledged = Acknowledged()
         self.ids = WriterIds(cluster, info, idempotent=config.writer_enable_idempotence)
-        #: What went wrong since the last flush, and how many rows were not acknowledged by it.
-        self.failures: list[tuple[FlussError, int]] = []
+        self.failures = Failures()
         self.done_rows = 0
         self._parts = BatchParts(self.ids, self._count_one_more)
         self._moves = PartitionMoves(self, create=create_partitions, moved=partition_moved)
@@ -98,7 +101,7 @@ class Sender:
         The owner is kept alive until they are done with, for the report at the program's end.
         """
         self._owner = owner
-        idle = not self._open_batches
+        idle = not self._open.count
         for batch in batches:
             queue = self._queues.get(batch.place)
             if queue is None:
@@ -107,7 +110,8 @@ class Sender:
             elif batch.bucket != queue.bucket:
                 self._moves.meet(queue, batch)
             queue.waiting.append(batch)
-            self._open_batches += 1
+            self._busy[batch.place] = queue
+            batch.round = self._open.enter()
         if idle:
             # no other batch is waiting or in flight: a turn of the loop would bring no company
             self._pump()
@@ -130,17 +134,8 @@ class Sender:
         self.wake()
 
     def tell_when_all_done(self, future: concurrent.futures.Future[None]) -> None:
-        """Set the result of a future once every batch is acknowledged or failed."""
-        self._waiting_for_all.append(future)
-        self._tell_if_all_done()
-
-    def _tell_if_all_done(self) -> None:
-        if self._open_batches:
-            return
-        futures, self._waiting_for_all = self._waiting_for_all, []
-        for future in futures:
-            if future.set_running_or_notify_cancel():
-                future.set_result(None)
+        """Set the result of a future once every batch so far is acknowledged or failed."""
+        self._open.tell_when_done(future)
 
     # ---- sending
 
@@ -159,7 +154,11 @@ class Sender:
         while True:
             groups: dict[ServerNode, list[WriteBatch]] = defaultdict(list)
             sizes: dict[ServerNode, int] = defaultdict(int)
-            for queue in self._queues.values():
+            # a writer may have written to many thousand partitions, and to few of them lately
+            for place, queue in list(self._busy.items()):
+                if not queue.waiting:
+                    del self._busy[place]
+                    continue
                 batch = self._parts.next_of(queue)
                 if batch is None:
                     continue
@@ -167,8 +166,7 @@ class Sender:
                     continue
                 node = self.cluster.known_leader(queue.bucket)
                 if node is None:
-                    queue.hold(Hold.LEADER)
-                    self.spawn(self._find_leader(queue))
+                    self.hold_for(queue, Hold.LEADER, self._find_leader(queue))
                     continue
                 assert batch.encoded is not None
                 size = batch.encoded.nbytes + _REQUEST_OVERHEAD
@@ -207,17 +205,33 @@ class Sender:
             return False
         if asked is None:
             return True
-        queue.hold(Hold.WRITER_ID)
-        self.spawn(self._await_writer_id(queue, asked))
+        self.hold_for(queue, Hold.WRITER_ID, self._await_writer_id(queue, asked))
         return False
+
+    def hold_for(self, queue: BucketQueue, reason: Hold, work: Coroutine[Any, Any, None]) -> None:
+        """Let no batch of a bucket be sent until some work is done."""
+        queue.hold(reason)
+        self.spawn(self._held(queue, reason, work))
+
+    async def _held(
+        self, queue: BucketQueue, reason: Hold, work: Coroutine[Any, Any, None]
+    ) -> None:
+        try:
+            await work
+        except Exception as error:
+            # whatever it is, the batches end: somebody waits for them
+            logger.exception("no way to send the batches of %s", queue.bucket)
+            failed = FlussError(f"{reason.value} is not known: {error!r} ({self.where(queue)})")
+            self.fail_queue(queue, failed)
+        finally:
+            queue.release(reason)
+            self.wake()
 
     async def _await_writer_id(self, queue: BucketQueue, asked: asyncio.Task[int]) -> None:
         try:
             await self.ids.wait(asked)
         except FlussError as error:
             self.fail_queue(queue, error)
-        queue.release(Hold.WRITER_ID)
-        self.wake()
 
     async def _find_leader(self, queue: BucketQueue) -> None:
         try:
@@ -228,8 +242,6 @@ class Sender:
                 self._moves.start(queue)
             else:
                 await self.rest_or_fail(queue, error)
-        queue.release(Hold.LEADER)
-        self.wake()
 
     async def rest_or_fail(self, queue: BucketQueue, error: FlussError) -> None:
         """Pause where an error may pass; else fail the waiting batches."""
@@ -318,7 +330,7 @@ class Sender:
                 written = self._api.written(of_bucket, batch.rows)
                 self._throttle(self._queues[batch.place], written.pressure)
                 self._batch_acked(batch, written)
-        if self._open_batches:
+        if self._open.count:
             self.wake()
 
     def _all_failed(
@@ -339,7 +351,7 @@ class Sender:
         queue.acknowledged(batch)
         lost = self.acknowledged.note(queue, batch, written, self.where(batch))
         if lost is not None:
-            self.failures.append((lost, 0))  # these rows were acknowledged
+            self.failures.note(lost, 0)  # these rows were acknowledged
         self._finish(batch, None)
         self._resume_when_idle(queue)
 
@@ -386,12 +398,13 @@ class Sender:
     def _resume_when_idle(self, queue: BucketQueue) -> None:
         """Once all answers are in, pause for a moment, and go on with what failed."""
         if queue.put_failed_back():
+            self._busy[queue.place] = queue
             loop = asyncio.get_running_loop()
             loop.call_later(queue.backoff.next_pause(), self._rested, queue)
 
-    def _count_one_more(self) -> None:
+    def _count_one_more(self, of: WriteBatch) -> None:
         """Count a batch that was made of a part of another one."""
-        self._open_batches += 1
+        self._open.enter_with(of.round)
 
     def _rested(self, queue: BucketQueue) -> None:
         queue.rested()
@@ -399,7 +412,6 @@ class Sender:
 
     def _finish(self, batch: WriteBatch, error: FlussError | None) -> None:
         self._memory.give_back(batch.memory)
-        self._open_batches -= 1
         self.done_rows += batch.rows
         size = 0 if batch.encoded is None else batch.encoded.nbytes
         batch.encoded = None
@@ -413,11 +425,10 @@ class Sender:
             error = FlussError(
                 f"{batch.rows} rows were not acknowledged: {error.message}{named}", error.error_code
             )
-            self.failures.append((error, batch.rows))
+            self.failures.note(error, batch.rows)
             self._metrics.add(errors=1)
             self._of_table.add(records_failed=batch.rows)
         batch.handle.batch_done(error)
-        if self._open_batches:
-            return
-        self._owner = None
-        self._tell_if_all_done()
+        if self._open.count == 1:
+            self._owner = None
+        self._open.leave(batch.round)

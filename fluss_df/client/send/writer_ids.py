@@ -74,7 +74,7 @@ class WriterIds:
         """Wait for a writer id; where that fails, another one is asked for next time."""
         try:
             await asyncio.shield(asked)
-        except FlussError:
+        except Exception:
             if self._asked is asked:
                 self._asked = None
             raise

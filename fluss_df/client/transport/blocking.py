@@ -95,7 +95,7 @@ class Lane:
         self._in_flight = None
         self._silent_after = 0.0
         # the last request
-        self._asked, self._sent_at = "", 0.0
+        self._asked, self.sent_at = "", 0.0
         self.failed = False
 
     @property
@@ -172,19 +172,24 @@ class Lane:
         """Send a request; its response is taken with :meth:`receive`."""
         self._require_own()
         version = self.apis.version_for(api)
-        self._asked, self._sent_at = api.name, time.monotonic()
+        self._asked, self.sent_at = api.name, time.monotonic()
         sent = self._send(api, version, body)
         metrics.sent(sent)
 
     def _send(self, api: Api[Any, Any], version: int, body: Sequence[Buffer]) -> int:
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         frame = b"".join(encode_request(api, version, self._next_id, body))
+        # before it is sent: Ctrl-C may come right behind, and nobody else may have this lane then
+        self._in_flight = self._next_id
         try:
             self._socket.sendall(frame)
         except OSError as error:
             self.failed = True
             raise NetworkError(f"connection to {self.address} lost: {error}") from error
-        self._in_flight = self._next_id
+        except BaseException:
+            # a part of it may be sent, to which the next request would be the rest
+            self.failed = True
+            raise
         self._silent_after = time.monotonic() + self._request_timeout_ms / 1000
         return len(frame)
 
@@ -217,12 +222,12 @@ class Lane:
         try:
             response = self._receive()
         except FlussError:
-            metrics.answered(self._asked, time.monotonic() - self._sent_at, failed=True)
+            metrics.answered(self._asked, time.monotonic() - self.sent_at, failed=True)
             raise
         taken = time.monotonic()
         metrics.answered(
             self._asked,
-            taken - self._sent_at,
+            taken - self.sent_at,
             response.type != TYPE_OK,
             response.size + RESPONSE_OVERHEAD,
             taken - began,

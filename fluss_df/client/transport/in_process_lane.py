@@ -80,6 +80,8 @@ class DirectLane(Lane):
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         data = pa.py_buffer(b"".join(body))
         request = Request(api.key, version, self._next_id, data)
+        # before it is asked, as in the other lane
+        self._in_flight = self._next_id
         try:
             at_once = api is FETCH_LOG or api is LOOKUP
             reply = self._engine.reply_at_once(request) if at_once else None
@@ -97,7 +99,6 @@ class DirectLane(Lane):
             assert self._bell is not None
             self._answer.add_done_callback(self._bell.ring)
         self._woken = reply is None
-        self._in_flight = self._next_id
         self._silent_after = time.monotonic() + self._request_timeout_ms / 1000
         return len(data)
 

@@ -305,7 +305,7 @@ class Accumulator:
             logger.exception("rows of table %s cannot be sent", self._name)
             error = FlussError(f"rows of table {self._name} cannot be sent: {failure!r}")
         if error is not None:
-            self.started_sender().failures.append((error, rows - (self.given_rows - given_rows)))
+            self.started_sender().failures.note(error, rows - (self.given_rows - given_rows))
         handle.seal(error)
 
     def _rows_batch(self, gathered: Gathered, values: Sequence[Any]) -> pa.RecordBatch:

@@ -277,6 +277,8 @@ class TableWriter(Ready, Closing):
     def flush(self, timeout_ms: float | None = None) -> None:
         """Send everything, and wait until it is acknowledged.
 
+        What other threads write after it was called is not waited for.
+
         Raises
         ------
         FlussError
@@ -284,32 +286,31 @@ class TableWriter(Ready, Closing):
         TimeoutError
             When acknowledgements are outstanding after ``timeout_ms``.
         """
-        if spans.tracer is not None:
-            self._traced_flush(timeout_ms)
-            return ready(None)
-        self._flush(timeout_ms)
+        with self._flush_span():
+            self.wait_acknowledged(timeout_ms)
+            self._raise_failures()
         return ready(None)
 
-    def _traced_flush(self, timeout_ms: float | None) -> None:
+    def _flush_span(self) -> contextlib.AbstractContextManager[object]:
+        """Have a flush traced, where somebody traces."""
+        if spans.tracer is None:
+            return contextlib.nullcontext()
         attributes = spans.log_attributes("send", self._name)
         attributes["messaging.batch.message_count"] = self.unflushed_rows
-        with spans.current(f"send {self._name}", "producer", attributes):
-            self._flush(timeout_ms)
+        return spans.current(f"send {self._name}", "producer", attributes)
 
-    def _flush(self, timeout_ms: float | None) -> None:
-        """Flush, and raise each failure once: one error for all of them, with their rows."""
-        self.wait_acknowledged(timeout_ms)
+    def _raise_failures(self) -> None:
+        """Raise what failed since the last flush: one error for all of it, with its rows."""
         sender = self._accumulator.sender
-        if sender is None or not sender.failures:
+        failed = None if sender is None else sender.failures.take()
+        if failed is None:
             return
-        failures, sender.failures = sender.failures, []
-        first = failures[0][0]
-        if len(failures) == 1:
+        first = failed.first
+        if failed.batches == 1:
             raise first
-        rows = sum(rows for _, rows in failures)
         raise FlussError(
-            f"{len(failures)} batches with {rows} rows of table {self._name} were not written;"
-            f" the first: {first.message}",
+            f"{failed.batches} batches with {failed.rows} rows of table {self._name} were not"
+            f" written; the first: {first.message}",
             first.error_code,
         ) from first
 
@@ -319,21 +320,34 @@ class TableWriter(Ready, Closing):
         Raises TimeoutError when acknowledgements are outstanding after ``timeout_ms``.
         """
         began = time.monotonic()
-        # Java's clients pass the largest number of milliseconds for ever; locks cannot wait as long
-        timeout_s = None if timeout_ms is None else min(timeout_ms / 1000, threading.TIMEOUT_MAX)
-        shielded(functools.partial(self._accumulator.drain_within, timeout_s))
-        sender = self._accumulator.sender
-        if sender is None:
-            return None
-        future: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._connection.io.call(sender.tell_when_all_done, future)
+        self._send_all(timeout_ms)
+        future = self._when_done()
         try:
-            left_s = None if timeout_s is None else timeout_s - (time.monotonic() - began)
+            left_s = None
+            if timeout_ms is not None:
+                left_s = timeout_ms / 1000 - (time.monotonic() - began)
             result_of(future, left_s)
         except BaseException:
             future.cancel()
             raise
-        return sender.failures[0][0] if sender.failures else None
+        sender = self._accumulator.sender
+        return None if sender is None else sender.failures.first
+
+    def _send_all(self, timeout_ms: float | None) -> None:
+        """Send what waits; raise TimeoutError where another thread does not end its write."""
+        # Java's clients pass the largest number of milliseconds for ever; locks cannot wait as long
+        timeout_s = None if timeout_ms is None else min(timeout_ms / 1000, threading.TIMEOUT_MAX)
+        shielded(functools.partial(self._accumulator.drain_within, timeout_s))
+
+    def _when_done(self) -> concurrent.futures.Future[None]:
+        """Return what ends once all that was sent so far is acknowledged or has failed."""
+        future: concurrent.futures.Future[None] = concurrent.futures.Future()
+        sender = self._accumulator.sender
+        if sender is None:
+            future.set_result(None)
+        else:
+            self._connection.io.call(sender.tell_when_all_done, future)
+        return future
 
     def offsets(self) -> list[BucketResult]:
         """Return what was acknowledged so far, for each bucket."""
@@ -356,7 +370,7 @@ class TableWriter(Ready, Closing):
     def failed_rows(self) -> int:
         """Rows that could not be written since the last flush."""
         sender = self._accumulator.sender
-        return 0 if sender is None else sum(rows for _, rows in sender.failures)
+        return 0 if sender is None else sender.failures.rows
 
     def close(self) -> None:
         """Flush, then refuse further rows; a second call does nothing.
@@ -366,7 +380,7 @@ class TableWriter(Ready, Closing):
         FlussError
             As :meth:`flush`.
         """
-        self._accumulator.close()
+        self._refuse_rows()
         if self._ended:
             return ready(None)
         try:
@@ -377,6 +391,9 @@ class TableWriter(Ready, Closing):
         # what Ctrl-C interrupts is for another close, or for the program's end
         self._end()
         return ready(None)
+
+    def _refuse_rows(self) -> None:
+        self._accumulator.close()
 
     def _end(self) -> None:
         self._ended = True

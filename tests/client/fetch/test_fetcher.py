@@ -261,3 +261,59 @@ def test_a_bucket_that_is_gone_does_not_hold_up_others(
         with table.new_scan().create_record_batch_log_scanner() as other:
             other.subscribe(1, fluss.EARLIEST_OFFSET)
             assert 0 < sum(rows) == other.to_arrow().num_rows
+
+
+def test_a_server_that_has_nothing_and_holds_no_fetch_is_left_alone_for_a_moment(
+    connection: fluss.FlussConnection, answered: Callable[[Answers], None]
+) -> None:
+    table = filled(connection, "idle")
+    # of every bucket, as if by a filter
+    answered(lambda buckets, _: [replace(one, records=None) for one in buckets])
+    info = table.get_table_info()
+    reader = LogFetcher(connection.cluster, info, None, Metrics(), max_wait_ms=0)
+    here = Position(TableBucket(info.table_id, 0, None), None, 0, None)
+    endpoint = reader.endpoint(here)
+    assert endpoint is not None
+    lane = reader.lane(endpoint, [here])
+    assert lane is not None
+    assert reader.send(lane, [here])
+    reader.receive(lane, [here])
+    assert here.retry.not_before == lane.sent_at + fetcher._IDLE_S
+    # an answer with rows is followed by the next question
+    here.retry.not_before = 0.0
+    answered(lambda buckets, _: buckets)
+    assert reader.send(lane, [here])
+    reader.receive(lane, [here])
+    assert here.offset == 10
+    assert here.retry.not_before == 0.0
+    lane.close()
+
+
+def test_an_end_of_the_filter_that_is_no_progress_is_nothing(
+    connection: fluss.FlussConnection, table: fluss.FlussTable
+) -> None:
+    here, accept = accepting(connection, table, 10)
+    accept(filtered_end_offset=0)
+    assert here.offset == 0
+    assert here.starved
+    assert here.retry.not_before > 0
+    accept(filtered_end_offset=3)
+    assert here.offset == 3
+
+
+def test_a_server_is_asked_to_hold_a_fetch_for_less_than_it_may_be_silent() -> None:
+    with EmbeddedFluss(port=0) as engine:
+        options = {
+            "bootstrap.servers": engine.address,
+            "scanner.log.fetch.wait-max-time": 60_000,
+            "request-timeout": 300,
+        }
+        with fluss.connect(options) as connection:
+            table = filled(connection, "held")
+            with table.new_scan().create_record_batch_log_scanner() as scanner:
+                scanner.subscribe(0, 10)
+                connections = connection.metrics.connections
+                assert scanner.poll_arrow(1000).num_rows == 0
+                assert scanner.poll_arrow(100).num_rows == 0
+                assert scanner.metrics.retries == 0
+                assert connection.metrics.connections == connections + 1

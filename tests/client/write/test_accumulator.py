@@ -14,6 +14,7 @@ from fluss_df.client.context import ClientContext
 from fluss_df.client.routing.row_router import RowRouter
 from fluss_df.client.runtime.io_thread import io_thread
 from fluss_df.client.send.batch import RoutedBatch, WriteBatch, WriteResultHandle
+from fluss_df.client.send.failures import Failures
 from fluss_df.client.send.sender import Sender
 from fluss_df.client.write.accumulator import Accumulator
 from fluss_df.client.write.codec import RowCodec
@@ -64,7 +65,7 @@ class Sent:
 
     def __init__(self) -> None:
         self._batches: list[WriteBatch] = []
-        self.failures: list[tuple[FlussError, int]] = []
+        self.failures = Failures()
         self.event = threading.Event()
 
     def enqueue(self, batches: Sequence[WriteBatch], owner: object) -> None:
@@ -248,7 +249,7 @@ def test_what_cannot_be_sent_is_told_once_with_its_rows(log: Writer) -> None:
     log.put(row(2))
     log.frame(3)
     log.accumulator.drain()
-    assert [(str(error), rows) for error, rows in log.sent.failures] == [("no partition", 3)]
+    assert (str(log.sent.failures.first), log.sent.failures.rows) == ("no partition", 3)
     with pytest.raises(FlussError, match="no partition"):
         handle.wait()
     log.router.refuse = None
@@ -264,7 +265,7 @@ def test_a_lone_row_without_room_is_told() -> None:
     log.accumulator.memory.take_at_once(1 << 20)
     handle = log.put(row(1))
     log.accumulator.drain()
-    assert [rows for _, rows in log.sent.failures] == [1]
+    assert log.sent.failures.rows == 1
     with pytest.raises(FlussError, match="no room"):
         handle.wait()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import os
 import threading
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
+from fluss_df.aio import writer as aio_writer
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError, NetworkError, SchemaMismatchError
 
@@ -74,6 +76,34 @@ def test_a_flush_ends_by_its_clock_while_another_thread_writes(
     thread.join()
     writer.flush()
     assert count(connection, PATHS[0]) == 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_flush_ends_beside_threads_that_go_on_writing(
+    connection: fluss.FlussConnection, asynchronous: bool
+) -> None:
+    writer = connection.get_table(PATHS[0]).new_append().create_writer()
+    table, ending = pa.table({"id": range(100_000)}), threading.Event()
+
+    def write() -> None:
+        while not ending.is_set():
+            writer.write_arrow(table)
+
+    threads = [threading.Thread(target=write) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(3):
+            if asynchronous:
+                asyncio.run(aio_writer.AppendWriter(writer).flush(20_000))
+            else:
+                writer.flush(20_000)
+    finally:
+        ending.set()
+        for thread in threads:
+            thread.join()
+    writer.flush()
+    assert writer.unflushed_rows == 0
 
 
 def test_a_flush_may_wait_for_ever_in_the_words_of_java(connection: fluss.FlussConnection) -> None:
