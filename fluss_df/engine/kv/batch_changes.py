@@ -68,6 +68,11 @@ def read_batch(name: str, data: memoryview) -> KvRecords:
         raise corrupt(name, error) from error
 
 
+def counts_rows(table: Table) -> bool:
+    """Return whether the changelog has the old row of an update, so that rows can be counted."""
+    return table.descriptor.properties.get(CHANGELOG_IMAGE, "full").lower() == "full"
+
+
 class ChangeBuilder:
     """Computes what batches change in one bucket; used by one thread at a time.
 
@@ -82,7 +87,7 @@ class ChangeBuilder:
         self._most_bytes = most_bytes
         properties = table.descriptor.properties
         self._compression = Compression.from_properties(properties)
-        self.full_image = properties.get(CHANGELOG_IMAGE, "full").lower() == "full"
+        self.full_image = counts_rows(table)
         self.looked_up = 0
         self.made = 0
         self.steps = ReadSteps()
