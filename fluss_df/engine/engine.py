@@ -406,6 +406,8 @@ class Engine:
         deleted = 0
         now = now_ms()
         for bucket in self.all_buckets():
+            if self._closed:
+                break  # this goes on when the folder is opened again
             # files at a path that leads elsewhere are another engine's
             self.lock.verify()
             table = self.catalog.table_by_id(bucket.table_id)
@@ -425,7 +427,7 @@ class Engine:
             except (FlussError, OSError) as error:
                 # segments of other buckets expire all the same; this bucket may have been dropped
                 dropped = ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
-                if getattr(error, "error_code", None) != dropped:
+                if getattr(error, "error_code", None) != dropped and not self._closed:
                     logger.warning("%s: %s", java_name(bucket), error)
         return deleted
 

@@ -36,6 +36,8 @@ class LakeRequests:
         self._engine = engine
         self._states = TieringStates(engine.catalog.all_tables)
         self._epoch: int | None = None
+        # the first heartbeats of two services may come at once, and are to have one epoch
+        self._first = threading.Lock()
         # what a table says of its lake is read, changed and written by one request at a time
         self._changing = threading.Lock()
 
@@ -79,9 +81,10 @@ class LakeRequests:
     def _heartbeat(
         self, request: pb.LakeTieringHeartbeatRequest
     ) -> pb.LakeTieringHeartbeatResponse:
-        if self._epoch is None:
-            # a number that no owner of the folder had before
-            self._epoch = self._engine.catalog.writer_id() % _MOST_EPOCH
+        with self._first:
+            if self._epoch is None:
+                # a number that no owner of the folder had before
+                self._epoch = self._engine.catalog.writer_id() % _MOST_EPOCH
         again = set(request.force_finished_tables)
         states = self._states
         response = pb.LakeTieringHeartbeatResponse(coordinator_epoch=self._epoch)

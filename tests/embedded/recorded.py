@@ -167,6 +167,7 @@ ALTERATIONS: Final = [
     alter("nope", config_changes=config("my.own", "1", 2)),
     alter("nope", add_columns=[_added("c", place=1)]),
     alter(config_changes=config("table.datalake.enabled", "7 d")),
+    alter(add_columns=[_added("__offset"), _added("_change_type")]),
 ]
 
 

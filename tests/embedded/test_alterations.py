@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss
+from fluss_df.engine.lake_requests import LakeRequests
 from fluss_df.engine.requests import catalog_requests, dispatch
 from fluss_df.protocol import api
 from fluss_df.protocol import messages_pb2 as pb
@@ -122,3 +124,30 @@ def test_an_id_is_that_of_the_columns_beside_it(
         assert len(added) == 2
         columns = json.loads(answer.table_json)["schema"]["columns"]
         assert answer.schema_id == len(columns)
+
+
+def test_first_heartbeats_at_once_have_one_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two, the tables of one of the services would be refused when they are tiered."""
+    with EmbeddedFluss(tmp_path / "d") as opened:
+        requests = LakeRequests(opened.engine)
+        answer = dict(requests.handlers())[api.LAKE_TIERING_HEARTBEAT]
+        epochs: list[int] = []
+
+        def beat() -> None:
+            epochs.append(answer(pb.LakeTieringHeartbeatRequest()).coordinator_epoch)
+
+        number, second = opened.engine.catalog.writer_id, threading.Thread(target=beat)
+
+        def numbered() -> int:
+            if second.ident is None:
+                second.start()
+                second.join(_BETWEEN_S)
+            return number()
+
+        monkeypatch.setattr(opened.engine.catalog, "writer_id", numbered)
+        beat()
+        second.join()
+    assert len(epochs) == 2
+    assert len(set(epochs)) == 1

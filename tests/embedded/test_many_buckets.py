@@ -91,3 +91,19 @@ def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.Monk
             patch.setattr(os, "listdir", refuses)
             with pytest.raises(FlussError, match="raise the limit"):
                 engine.engine.all_buckets()
+
+
+@pytest.mark.parametrize("image", ["full", "wal"])
+def test_statistics_make_no_rows_where_nobody_wrote(tmp_path: Path, image: str) -> None:
+    with EmbeddedFluss(tmp_path / "d") as engine, engine.connection() as connection:
+        admin = connection.get_admin()
+        schema = Schema(pa.schema([("id", pa.int64())]), ["id"])
+        properties = {"table.changelog.image": image}
+        admin.create_table(PATH, TableDescriptor(schema, bucket_count=3, properties=properties))
+        if image == "full":
+            assert admin.get_table_stats(PATH).row_count == 0
+            assert not engine.engine.all_buckets()
+            assert not engine.engine.open_buckets()
+        else:
+            with pytest.raises(FlussError, match="Row count is disabled"):
+                admin.get_table_stats(PATH)

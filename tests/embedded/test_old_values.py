@@ -13,7 +13,7 @@ import pytest
 import fluss_df as fluss
 from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded import EmbeddedFluss, EngineOptions
-from fluss_df.engine.kv import kv_store
+from fluss_df.engine.kv import kv_store, kv_tablet
 from fluss_df.engine.kv.kv_store import KvStore
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.record.kv.rocks_rows import take_values
@@ -67,6 +67,28 @@ def test_old_rows_count(tmp_path: Path, what: str) -> None:
         else:
             assert [row["n"] for row in found] == [ROWS if i == 7 else i for i in range(ROWS)]
         assert list(scan.offsets.values()) == [ROWS + changes]
+
+
+def test_rows_that_wait_for_the_disk_count_as_whole_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partial update is small, and the row that it makes is not."""
+    most, step, held = 1 << 20, 100, []
+    monkeypatch.setattr(kv_tablet, "_PENDING_BYTES", most)
+    options = EngineOptions(durability="none")
+    with (
+        EmbeddedFluss(tmp_path / "d", options=options) as engine,
+        engine.connection() as connection,
+    ):
+        fill(connection, ROWS, ROW_BYTES)
+        table = connection.get_table(PATH)
+        kv = engine.engine.kv_bucket(fluss.TableBucket(table.get_table_info().table_id, 0))[1]
+        with table.new_upsert().partial_update_by_name(["id", "n"]).create_writer() as writer:
+            for first in range(0, ROWS, step):
+                writer.write_arrow(pa.table({"id": range(first, first + step), "n": [0] * step}))
+                writer.flush()
+                held.append(sum(len(row) for row in kv._overlay.values() if row is not None))
+    assert step * ROW_BYTES <= max(held) <= most + 2 * step * ROW_BYTES
 
 
 def test_later_batches_are_as_large_as_before(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fluss_df.client.connection import FlussConnection
 from fluss_df.cluster import LocalCluster
 from fluss_df.embedded import EmbeddedFluss
-from fluss_df.errors import FlussError
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import read_fluss, write_fluss
 from fluss_df.lake.rounds.tasks import InThreads, TaskWriter, WriteTask, Written
 from fluss_df.lake.tiering.table_round import TableRound
@@ -52,3 +52,22 @@ def test_columns_that_are_added_during_a_round_are_not_left_out_of_the_lake(tmp_
         folder.tier("t")
         only = read_fluss("t$lake", connection=connection).sort("n")
         assert only.select("n", "x").rows() == [(1, None), (2, 5)]
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    ["__offset", "__bucket", "__timestamp", "_log_offset", "_change_type", "_commit_timestamp"],
+)
+def test_a_lake_has_no_room_for_columns_named_as_its_own(
+    folder: Folder, name: str, keyed: bool
+) -> None:
+    folder.create("t", {"n": pa.int64()}, ["n"] if keyed else ())
+    admin, path = folder.connection.get_admin(), TablePath("fluss", "t")
+    with pytest.raises(FlussError, match=rf"Column {name} .* fluss\.t, which has a data") as caught:
+        admin.alter_table(path, add_columns=pa.schema([("x", pa.int64()), (name, pa.int64())]))
+    assert caught.value.error_code == ErrorCode.INVALID_ALTER_TABLE_EXCEPTION
+    assert admin.get_table_info(path).get_column_names() == ["n"]
+    folder.write("t", pl.DataFrame({"n": [1]}))
+    folder.tier("t")
+    assert folder.scan("t").collect().rows() == [(1,)]

@@ -542,3 +542,16 @@ def test_a_table_without_checksums_keeps_no_other_from_them(
     sums.add(LOG)  # too late, and not begun again
     assert made == [LOG, other]
     assert [record.getMessage() for record in caplog.records] == ([told] if told else [])
+
+
+def test_a_table_that_fails_keeps_no_other_from_being_tiered(engine: EmbeddedFluss) -> None:
+    tables = [table(engine, "log", name=name) for name in ("one", "two", "three")]
+    for each in tables:
+        each.write(list(range(5)), 0)
+    catalog(engine.folder).drop_table(("fluss", "one"))
+    with engine.connection() as connection, TieringService(connection) as service:
+        with pytest.raises(FlussError):
+            service.run_due()
+        for name in ("two", "three"):
+            found = connection.get_admin().get_latest_lake_snapshot(fluss.TablePath("fluss", name))
+            assert found.snapshot_id

@@ -9,6 +9,7 @@ from typing import Final
 from fluss_df.engine.catalog.validation import (
     as_fluss_keeps_it,
     check_properties,
+    is_reserved,
     require_field_name,
 )
 from fluss_df.engine.tables import options
@@ -81,7 +82,7 @@ def altered(
     if request.config_changes:
         return _with_properties(table.descriptor, request)
     if _changes_columns(request):
-        return _with_columns(table.descriptor, request, added)
+        return _with_columns(table, request, added)
     return None
 
 
@@ -153,8 +154,9 @@ def _added_column(added: pb.AddColumn) -> Column:
 
 
 def _with_columns(
-    old: TableDescriptor, request: pb.AlterTableRequest, added: Sequence[Column]
+    table: Table, request: pb.AlterTableRequest, added: Sequence[Column]
 ) -> TableDescriptor:
+    old = table.descriptor
     for kind, changes in (
         ("drop", request.drop_columns),
         ("rename", request.rename_columns),
@@ -163,7 +165,15 @@ def _with_columns(
         if changes:
             raise FlussError(f"Not support {kind} column now.", ErrorCode.UNKNOWN_SERVER_ERROR)
     columns = list(old.schema.columns)
+    has_lake = options.boolean(old.properties, options.DATALAKE_ENABLED)
     for new in added:
+        # Fluss takes such a column into a table without a lake. A lake has columns of these names
+        # already: the values would be overwritten there, or the table could not be read
+        if has_lake and is_reserved(new.name):
+            raise _invalid(
+                f"Column {new.name} cannot be added to table {table.path}, which has a data lake:"
+                " it is the name of a system column of Fluss. Give the column another name."
+            )
         if any(column.name == new.name for column in columns):
             raise _invalid(f"Column {new.name} already exists.")
         if not new.type.nullable:

@@ -376,9 +376,14 @@ def _check_statistics(descriptor: TableDescriptor, types: Mapping[str, DataType]
             )
 
 
+def is_reserved(name: str) -> bool:
+    """Return whether a name is that of a column of Fluss's own."""
+    return name in _RESERVED_COLUMNS
+
+
 def check_columns(schema: Schema) -> None:
     """Refuse columns with the names of Fluss's own."""
-    reserved = [name for name in schema.get_column_names() if name in _RESERVED_COLUMNS]
+    reserved = list(filter(is_reserved, schema.get_column_names()))
     if reserved:
         raise invalid_table(
             f"{', '.join(reserved)} cannot be used as column names, because they are reserved"

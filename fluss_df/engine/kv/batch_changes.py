@@ -68,11 +68,17 @@ def read_batch(name: str, data: memoryview) -> KvRecords:
         raise corrupt(name, error) from error
 
 
+def counts_rows(table: Table) -> bool:
+    """Return whether the changelog has the old row of an update, so that rows can be counted."""
+    return table.descriptor.properties.get(CHANGELOG_IMAGE, "full").lower() == "full"
+
+
 class ChangeBuilder:
     """Computes what batches change in one bucket; used by one thread at a time.
 
     ``full_image`` says whether the changelog has the old row of an update. ``looked_up`` is how
-    many bytes the old rows of the last batch have. ``steps`` reads old rows, also for lookups.
+    many bytes the old rows of the last batch have, and ``made`` how many its new rows and their
+    keys take. ``steps`` reads old rows, also for lookups.
     """
 
     def __init__(self, name: str, table: Table, most_bytes: int) -> None:
@@ -81,8 +87,9 @@ class ChangeBuilder:
         self._most_bytes = most_bytes
         properties = table.descriptor.properties
         self._compression = Compression.from_properties(properties)
-        self.full_image = properties.get(CHANGELOG_IMAGE, "full").lower() == "full"
+        self.full_image = counts_rows(table)
         self.looked_up = 0
+        self.made = 0
         self.steps = ReadSteps()
 
     def build(
@@ -157,9 +164,12 @@ class ChangeBuilder:
             pool, types, places, self._compression, records.writer_id, records.sequence
         )
         some = np.flatnonzero(changes.kind)
+        self.made = int((ends[some] - starts[some]).sum())
         if len(some):
             widths = changes.after.ends[some] - changes.after.starts[some]
             self.steps.largest = max(self.steps.largest, int(widths.max()))
+            # of several changes of a key one is kept: this is at least what is held
+            self.made += int(widths.sum())
         values = pool.values(changes.after if len(some) == len(keys) else changes.after[some])
         changed_keys = keys if len(some) == len(keys) else [keys[i] for i in some.tolist()]
         # of several changes of a key, the dictionary keeps the last

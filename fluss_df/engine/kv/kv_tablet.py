@@ -40,8 +40,8 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Bytes of batches that may be pending when batches are acknowledged without a sync: with more, the
-# log is synced, so that pending values can go to RocksDB.
+# Bytes of rows that may be pending when batches are acknowledged without a sync: with more, the log
+# is synced, so that pending values can go to RocksDB.
 _PENDING_BYTES: Final = 32 << 20
 _MOST_BYTES: Final = 256 << 20
 # After a batch whose old rows have more bytes, free memory is returned to the system. Otherwise the
@@ -284,8 +284,9 @@ class KvTablet:
                 ) from error
             rows = NOT_COUNTED if more is None else self._newest.rows + more
             self._newest = replace(self._newest, applied=end, rows=rows)
-            self._pending.append(_Pending(values, self._newest, data.nbytes))
-            self._pending_bytes += data.nbytes
+            # not the bytes of the request: a partial update of a wide row makes a whole row
+            self._pending.append(_Pending(values, self._newest, self._builder.made))
+            self._pending_bytes += self._builder.made
             self._overlay.update(values)
         return PutResult(end, end, len(records))
 

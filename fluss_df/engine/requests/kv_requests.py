@@ -13,6 +13,7 @@ import pyarrow as pa
 from fluss_df.engine.access.authorizer import Rights
 from fluss_df.engine.engine import Engine
 from fluss_df.engine.files.workers import paced
+from fluss_df.engine.kv.batch_changes import counts_rows
 from fluss_df.engine.kv.kv_tablet import KvTablet, PutResult
 from fluss_df.engine.requests.answer_room import AnswerRoom
 from fluss_df.engine.requests.row_requests import (
@@ -325,6 +326,10 @@ def table_stats(engine: Engine, request: pb.GetTableStatsRequest) -> pb.GetTable
             start, end = engine.log_bounds(bucket, there)
             table = engine.catalog.table_by_id(bucket.table_id)
             if table is not None and table.has_primary_key:
+                if not end and bucket not in there and counts_rows(table):
+                    # nobody wrote to it: to open it would make a RocksDB
+                    answer.row_count = 0
+                    continue
                 answer.row_count = engine.kv_bucket(bucket, scans=True)[1].row_count
             else:
                 answer.row_count = end - start

@@ -111,6 +111,8 @@ class EngineServer(Closing):
             raise
         # later this runs once a minute; now too, for programs that end sooner
         with contextlib.suppress(RuntimeError, TimeoutError):  # no thread for it, or much to remove
+            # not waited for, and not left for the end, which a program that is killed has not
+            self.engine.workers.submit(self.engine.expire)
             self.engine.workers.submit(keep_partitions, self.engine).result(_PARTITIONS_S)
 
     def _prepare(self, security: Security, limits: Limits | None, address: str) -> None:

@@ -151,16 +151,30 @@ class TieringService(Closing):
         Raises
         ------
         FlussError
-            Of the first table that cannot be tiered.
+            Of the first table that cannot be tiered, once the others are; those of more tables are
+            logged.
         """
         rounds: list[TieringRound] = []
         complete: set[TablePath] = set()
+        problem: Exception | None = None
         while (lease := self._leases.request(self._tables, complete)) is not None:
-            result = self._tier(lease, raising=True)
+            try:
+                result = self._tier(lease, raising=True)
+            except Exception as error:
+                if self._stopping.is_set():
+                    raise
+                if problem is not None:
+                    self._warn("table %s was not tiered: %s", lease.path, error)
+                problem = problem or error
+                # it is due again at once, and would fail again
+                complete.add(lease.path)
+                continue
             assert result is not None
             rounds.append(result)
             if result.complete:
                 complete.add(result.path)
+        if problem is not None:
+            raise problem
         return rounds
 
     def stop(self) -> None:
