@@ -16,6 +16,7 @@ from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.backend.sql.clauses import ONE_ROW, from_of, from_one_row, refuse_what_polars_ignores
 from fluss_df.backend.sql.dialect import Fluss, Text, spot, tokens_of
 from fluss_df.backend.sql.operands.listed import group, restore, shorten
+from fluss_df.backend.sql.operands.outputs import name_apart, order_by_tables, type_keys
 from fluss_df.backend.sql.operands.types import clauses_in_sight
 from fluss_df.backend.sql.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
@@ -198,6 +199,9 @@ class SqlScope:
             frames[ONE_ROW] = pl.LazyFrame({ONE_ROW: [True]})
         if has_lists:
             restore(tree, frames)
+        name_apart(tree, frames)
+        tree = order_by_tables(tree, frames)
+        type_keys(tree)
         prepare(tree, frames)
         if has_lists:
             group(tree)
