@@ -293,3 +293,5 @@ SELECT t.*, u.id FROM t JOIN u ON t.id = u.id
 SELECT count(*), count(*) FROM t
 SELECT g, g, sum(n) FROM t GROUP BY g
 SELECT id, id FROM t EXCEPT SELECT n, n FROM t
+SELECT log(2, 8) a, log(100) b, log(id, 8) c, log(2, id + 1) d, log(id) e, log10(id) f, ln(id) g, log2(id) h FROM t WHERE id > 1
+SELECT log(10, v) a FROM t WHERE log(10, v) > 0 ORDER BY log(2, v)

@@ -22,6 +22,7 @@ written                   handed to Polars
 ``LENGTH(a) - LENGTH(b)`` ``CAST(LENGTH(a) AS BIGINT) - CAST(LENGTH(b) AS BIGINT)``
 ``MONTH(d) * 100``        ``CAST(EXTRACT(MONTH FROM d) AS BIGINT) * 100``
 ``t + 1``                 ``CAST(t AS INT) + 1``, where t is TINYINT or SMALLINT
+``LOG(2, x)``, ``LOG(x)`` ``LOG(x, 2)``, ``LOG10(x)``
 ``SUM(i)``                ``SUM(CAST(i AS BIGINT))``, where i is INT
 ``AVG(f)``                ``AVG(CAST(f AS DOUBLE))``, where f is FLOAT
 ``POWER(i, 2)``           ``POWER(CAST(i AS DOUBLE), 2)``
@@ -100,6 +101,8 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
     """
     for node in _from_within(tree, exp.Escape):
         node.replace(_escaped(node))
+    for node in _from_within(tree, exp.Log):
+        node.replace(_logarithm(node))
     for node in _from_within(tree, *_LIKES):
         if isinstance(node.expression.unnest(), exp.Null):
             node.replace(_null())
@@ -176,6 +179,16 @@ def _of_texts(node: exp.StrPosition | exp.Left | exp.Right) -> exp.Expr:
         return exp.Case().when(known, node.copy())
     short = exp.LTE(this=exp.Length(this=text.copy()), expression=exp.paren(node.expression.copy()))
     return exp.Case().when(short, text.copy()).when(_is_known(text), node.copy())
+
+
+def _logarithm(node: exp.Log) -> exp.Expr:
+    """Return a logarithm as Polars has it: the base stands behind the number, and is not left out.
+
+    Of one argument it is that to the base of 10, as in PostgreSQL and DuckDB.
+    """
+    if node.args.get("expression") is None:
+        return exp.Anonymous(this="LOG10", expressions=[node.this.copy()])
+    return exp.Anonymous(this="LOG", expressions=[node.expression.copy(), node.this.copy()])
 
 
 def _widen(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
