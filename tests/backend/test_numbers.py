@@ -16,6 +16,7 @@ import pytest
 from ibis import _
 
 from fluss_df.backend import Backend
+from fluss_df.backend.query_run import QueryRun
 from fluss_df.backend.translation import PolarsType
 from fluss_df.errors import FlussError
 
@@ -384,6 +385,19 @@ def ask(con: Backend, query: str) -> list[tuple[Any, ...]]:
         ("SELECT ABS(i1) + 100 AS a, COALESCE(i1, 0) * 2 AS b FROM t WHERE k = 1", [(227, 254)]),
         ("SELECT MAX(i1) + 100 AS a FROM t", [(227,)]),
         ("SELECT k FROM t WHERE i1 + 1 > 0 ORDER BY k", [(1,), (2,)]),
+        (
+            "SELECT i1 + i1 AS a, i2 * i2 AS b, i4 * i4 AS c, -i4 - i4 AS d FROM t WHERE k = 1",
+            [(254, 32767**2, MOST**2, -2 * MOST)],
+        ),
+        (
+            "SELECT i4 * 1000000000 AS a, (i4 + 1) * 2 AS b, i4 * k * k AS c FROM t WHERE k = 1",
+            [(MOST * 10**9, (MOST + 1) * 2, MOST)],
+        ),
+        ("SELECT SUM(i4 * 2) AS a, SUM(i4) * 2 AS b FROM t WHERE k = 1", [(2 * MOST, 2 * MOST)]),
+        ("WITH q AS (SELECT i4 * 2 AS z FROM t WHERE k = 1) SELECT z * 2 FROM q", [(4 * MOST,)]),
+        ("SELECT COUNT(*) AS n FROM t GROUP BY i4 + 1 HAVING i4 + 1 = 2147483648", [(2,)]),
+        ("SELECT k FROM t WHERE i4 * 2 > 4294967293 ORDER BY i4 + 1, k", [(1,), (2,)]),
+        ("SELECT -CAST(-128 AS TINYINT) AS a, ABS(CAST(-128 AS TINYINT)) AS b", [(128, 128)]),
         # PostgreSQL needs a decimal to round to digits, and a decimal has no such numbers
         ("SELECT ROUND(CAST(i4 AS DOUBLE) * 1e30, 1) > 1e39 AS a FROM t WHERE k = 1", [(True,)]),
         ("SELECT ROUND(CAST(k AS DOUBLE) / 3, 12) AS a FROM t WHERE k = 1", [(0.333333333333,)]),
@@ -397,10 +411,50 @@ def test_sql_writes_no_number_that_came_round(con: Backend) -> None:
     con.raw_sql("CREATE TABLE small (k INT, v TINYINT, PRIMARY KEY (k) NOT ENFORCED)")
     con.raw_sql("INSERT INTO small VALUES (1, 100)")
     con.raw_sql("UPDATE small SET v = v + 20")
-    with pytest.raises(FlussError, match=r"220 \(int32\) would lose data as tinyint"):
+    with pytest.raises(FlussError, match=r"220 \(int64\) would lose data as tinyint"):
         con.raw_sql("UPDATE small SET v = v + 100")
     assert ask(con, "SELECT v FROM small") == [(120,)]
     con.drop_table("small")
+
+
+@pytest.mark.parametrize(
+    ("expression", "number"),
+    [
+        ("b + 1", 2**63),
+        ("b * i", (2**63 - 1) * MOST),
+        ("-b - i", -(2**63 - 1) - MOST),
+        ("b + 1 - 1", 2**63),
+        ("-(-b - 1)", 2**63),
+        ("ABS(-b - 1)", 2**63),
+        ("SUM(b)", 2**64 - 2),
+        ("SUM(b) FILTER (WHERE i > 0)", 2**64 - 2),
+    ],
+)
+def test_sql_refuses_numbers_beyond_bigint(con: Backend, expression: str, number: int) -> None:
+    frame = pl.DataFrame({"b": [2**63 - 1] * 2, "i": pl.Series([MOST] * 2, dtype=pl.Int32)})
+    con.create_table("large", frame, temp=True, overwrite=True)
+    query = f"SELECT {expression} AS x FROM large"
+    with pytest.raises(FlussError, match=f"{number} is beyond BIGINT: CAST an operand"):
+        con.raw_sql(query)
+    with pytest.raises(FlussError, match=f"{number} is beyond BIGINT: CAST an operand"):
+        QueryRun(con, query).read_all()
+
+
+def test_sql_writes_no_result_beyond_a_column(con: Backend) -> None:
+    con.raw_sql("CREATE TABLE filled (k INT, n INT, b BIGINT, PRIMARY KEY (k) NOT ENFORCED)")
+    con.raw_sql(f"INSERT INTO filled VALUES (1, {MOST}, {2**63 - 1})")
+    for change in (
+        "UPDATE filled SET n = n + 1",
+        "UPDATE filled SET n = n * k + k",
+        "UPDATE filled SET b = b + 1",
+        "MERGE INTO filled USING (VALUES (1, 5)) AS s(k, c) ON filled.k = s.k"
+        " WHEN MATCHED THEN UPDATE SET n = filled.n + s.c",
+    ):
+        with pytest.raises(FlussError, match=r"would lose data as int|is beyond BIGINT"):
+            con.raw_sql(change)
+    con.raw_sql("UPDATE filled SET n = n - 1, b = b - 1")
+    assert ask(con, "SELECT n, b FROM filled") == [(MOST - 1, 2**63 - 2)]
+    con.drop_table("filled")
 
 
 def test_sql_takes_means_of_floats_in_double_precision(con: Backend) -> None:

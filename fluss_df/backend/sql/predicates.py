@@ -21,7 +21,8 @@ written                   handed to Polars
 ``RIGHT(s, 3)``           all of a shorter text, of which Polars takes less
 ``LENGTH(a) - LENGTH(b)`` ``CAST(LENGTH(a) AS BIGINT) - CAST(LENGTH(b) AS BIGINT)``
 ``MONTH(d) * 100``        ``CAST(EXTRACT(MONTH FROM d) AS BIGINT) * 100``
-``t + 1``                 ``CAST(t AS INT) + 1``, where t is TINYINT or SMALLINT
+``i + 1``                 ``CAST(i AS BIGINT) + 1``, where i is TINYINT, SMALLINT or INT
+``b + 1``                 ``CAST(CAST(b AS INT128) + 1 AS BIGINT)``, where b is BIGINT
 ``LOG(2, x)``, ``LOG(x)`` ``LOG(x, 2)``, ``LOG10(x)``
 ``SUM(i)``                ``SUM(CAST(i AS BIGINT))``, where i is INT
 ``AVG(f)``                ``AVG(CAST(f AS DOUBLE))``, where f is FLOAT

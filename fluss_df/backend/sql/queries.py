@@ -16,6 +16,7 @@ from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.backend.sql.clauses import ONE_ROW, from_of, from_one_row, refuse_what_polars_ignores
 from fluss_df.backend.sql.dialect import Fluss, Text, spot, tokens_of
 from fluss_df.backend.sql.operands.listed import group, restore, shorten
+from fluss_df.backend.sql.operands.numbers import told_beyond
 from fluss_df.backend.sql.operands.outputs import name_apart, order_by_tables, type_keys
 from fluss_df.backend.sql.operands.types import clauses_in_sight
 from fluss_df.backend.sql.predicates import prepare
@@ -487,4 +488,4 @@ def errors_of_polars() -> Iterator[None]:
     try:
         yield
     except pl.exceptions.PolarsError as error:
-        raise FlussError(f"SQL cannot be run: {polars_reason(error)}") from error
+        raise FlussError(f"SQL cannot be run: {told_beyond(polars_reason(error))}") from error
