@@ -457,6 +457,48 @@ def test_sql_writes_no_result_beyond_a_column(con: Backend) -> None:
     con.drop_table("filled")
 
 
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [
+        ("x.i4 = y.d", [(2,)]),
+        ("y.d = x.i4", [(2,)]),
+        ("x.i8 = y.f", [(2,)]),
+        ("x.i4 = y.n", [(2,)]),
+        ("x.i8 = y.n AND x.i4 = y.i4", [(2,)]),
+        ("x.d = y.n", [(1,), (2,)]),
+        ("x.f = y.d", [(1,), (2,)]),
+    ],
+)
+def test_sql_joins_numbers_of_different_types(
+    con: Backend, condition: str, rows: list[tuple[int]]
+) -> None:
+    frame = pl.DataFrame(
+        {"i4": [1, 2], "i8": [1, 2], "f": [1.5, 2.0], "d": [1.5, 2.0], "n": ["1.50", "2.00"]},
+        schema_overrides={"i4": pl.Int32, "f": pl.Float32},
+    ).with_columns(pl.col("n").cast(pl.Decimal(10, 2)))
+    con.create_table("kinds", frame, temp=True, overwrite=True)
+    for join in ("JOIN", "LEFT JOIN"):
+        found = ask(con, f"SELECT x.i4 AS a, y.i4 AS b FROM kinds x {join} kinds y ON {condition}")
+        assert sorted((a,) for a, b in found if b is not None) == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "truth"),
+    [("true", True), (" Yes ", True), ("1", True), ("on", True), ("F", False), ("no", False)],
+)
+def test_sql_casts_texts_to_truths(con: Backend, text: str, truth: bool) -> None:
+    assert ask(con, f"SELECT CAST('{text}' AS BOOLEAN) AS x") == [(truth,)]
+    query = f"SELECT CAST(s AS BOOLEAN) AS x FROM (SELECT '{text}' AS s FROM t WHERE k = 1) q"
+    assert ask(con, query) == [(truth,)]
+
+
+def test_sql_refuses_texts_that_are_no_truths(con: Backend) -> None:
+    with pytest.raises(FlussError, match="no BOOLEAN: maybe"):
+        con.raw_sql("SELECT CAST('maybe' AS BOOLEAN) AS x")
+    query = "SELECT TRY_CAST('maybe' AS BOOLEAN) AS x, TRY_CAST(g AS BOOLEAN) IS NULL AS y FROM t"
+    assert ask(con, f"{query} WHERE k = 1") == [(None, True)]
+
+
 def test_sql_takes_means_of_floats_in_double_precision(con: Backend) -> None:
     (row,) = ask(con, "SELECT AVG(f4) AS m, STDDEV(f4) AS d, VARIANCE(f4) AS v FROM t")
     expected = statistics.fmean(SINGLES), statistics.stdev(SINGLES), statistics.variance(SINGLES)

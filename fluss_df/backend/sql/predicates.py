@@ -30,6 +30,8 @@ written                   handed to Polars
 ``d + INTERVAL '1 hour'`` ``CAST(d AS TIMESTAMP) + ...``, where d is a date
 ``EXTRACT(EPOCH FROM d)`` ``CAST(CAST(d AS BIGINT) AS DOUBLE) * 86400``, where d is a date
 ``CAST(t AS STRING)``     ``STRFTIME(t, '%H:%M:%S%.f')``, where t is a TIME
+``CAST(s AS BOOLEAN)``    ``CAST(CAST(CASE ... THEN '1' ... END AS INT) AS BOOLEAN)``
+``ON i = d``              ``ON CAST(i AS DOUBLE) = CAST(d AS DOUBLE)``
 ``SELECT UNNEST(l)``      ``... WHERE ARRAY_LENGTH(l) > 0``
 ========================= ==============================================
 """
@@ -47,6 +49,7 @@ from sqlglot import exp
 
 from fluss_df.backend.compiler.patterns import like_parts, regex_of
 from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.backend.sql.operands.joined import cast_truths, join_alike
 from fluss_df.backend.sql.operands.lists import drop_empty_lists
 from fluss_df.backend.sql.operands.numbers import make_room
 from fluss_df.backend.sql.operands.times import align_times
@@ -125,6 +128,7 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
         if isinstance(value, (exp.Literal, exp.Boolean)) and right.find(exp.Column) and not many:
             # in front of a column Polars 2.1 may compare a literal with the first row alone
             node.replace(_MIRRORED[type(node)](this=right.copy(), expression=left.copy()))
+    cast_truths(tree, frames)
     _widen(tree, frames)
     _type_texts(tree, frames)
     for node in _from_within(tree, *_ORDERED, exp.Nullif, exp.Case):
@@ -135,6 +139,7 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
         node.replace(exp.Not(this=exp.Paren(this=equal)))
     _group(tree)
     make_room(tree, frames)
+    join_alike(tree, frames)
     write_times(tree, frames)
     groups = [
         (node, values)
