@@ -499,6 +499,29 @@ def test_sql_refuses_texts_that_are_no_truths(con: Backend) -> None:
     assert ask(con, f"{query} WHERE k = 1") == [(None, True)]
 
 
+def test_update_reads_literals_as_insert_does(con: Backend) -> None:
+    con.raw_sql(
+        "CREATE TABLE read (k INT, d DATE, s TIMESTAMP(9), m TIME, f FLOAT, n INT,"
+        " PRIMARY KEY (k) NOT ENFORCED)"
+    )
+    literals = "'2024-01-31'", "'2024-01-31 10:00:00.123456789'", "'12:34:56'", "0.1", "2.0"
+    con.raw_sql(f"INSERT INTO read VALUES (1, {', '.join(literals)}), (2, {'NULL, ' * 4} NULL)")
+    pairs = ", ".join(f"{c} = {v}" for c, v in zip("dsmfn", literals, strict=True))
+    con.raw_sql(f"UPDATE read SET {pairs} WHERE k = 2")
+    query = "SELECT DISTINCT d, s, m, f, n FROM read"
+    assert con.raw_sql(query).height == 1
+    con.raw_sql("UPDATE read SET d = NULL, f = -0.1, n = -2.0, m = '01:00:00'")
+    assert con.raw_sql(query).row(0)[2:] == (dt.time(1), float(np.float32(-0.1)), -2)
+    for change, told in (
+        ("d = '2024-02-30'", r"expected '2024-01-31' \(line 1, column 21\)"),
+        ("n = 1.5", r"it has a fraction \(line 1, column 21\)"),
+        ("m = 'noon'", "does not go into time: expected '12:34:56'"),
+    ):
+        with pytest.raises(FlussError, match=told):
+            con.raw_sql(f"UPDATE read SET {change}")
+    con.drop_table("read")
+
+
 def test_sql_takes_means_of_floats_in_double_precision(con: Backend) -> None:
     (row,) = ask(con, "SELECT AVG(f4) AS m, STDDEV(f4) AS d, VARIANCE(f4) AS v FROM t")
     expected = statistics.fmean(SINGLES), statistics.stdev(SINGLES), statistics.variance(SINGLES)

@@ -32,7 +32,9 @@ def join_alike(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
             sides = (equal.this, equal.expression)
             kinds = [asked_type(side.unnest(), frames) for side in sides]
             wanted = None if None in kinds else _common(*kinds)  # type: ignore[arg-type]
-            for side in sides if wanted else ():
+            if wanted is None:
+                continue
+            for side in sides:
                 kind = exp.DataType.build(wanted, dialect="postgres")
                 side.replace(exp.Cast(this=exp.paren(side.copy()), to=kind))
     for equal in tree.find_all(exp.EQ):
