@@ -19,6 +19,7 @@ from fluss_df.backend.parameters import bind, numbered, without_catalog
 from fluss_df.backend.plain_reads import PlainQuery, PlainRead, plain_query, plain_read
 from fluss_df.backend.sql.ddl import RESET
 from fluss_df.backend.sql.dialect import Text
+from fluss_df.backend.sql.operands.numbers import told_beyond
 from fluss_df.backend.sql.queries import SqlScope, count_hints, require_no_files
 from fluss_df.backend.sql.statements import bare_statement, explained_query, parsed_statement
 from fluss_df.errors import FlussError
@@ -394,7 +395,7 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise FlussError(f"SQL cannot be run: {polars_reason(error)}") from error
+        raise FlussError(f"SQL cannot be run: {told_beyond(polars_reason(error))}") from error
 
 
 def _arrow_schema(schema: pl.Schema) -> pa.Schema:

@@ -271,3 +271,27 @@ SELECT id, sum(n) OVER (ORDER BY b) x FROM t
 SELECT id, row_number() OVER () > 0 x FROM t
 SELECT id, avg(n) OVER (ORDER BY id ROWS 2 PRECEDING) x FROM t
 SELECT id, sum(n) OVER (ORDER BY id ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) x FROM t
+SELECT id AS n, n AS id FROM t ORDER BY t.n NULLS LAST, t.id
+SELECT id AS v, v AS id FROM t ORDER BY t.v NULLS LAST, t.id LIMIT 2
+SELECT id AS n FROM t ORDER BY -t.n NULLS LAST, t.id
+SELECT id AS k FROM t ORDER BY -k
+SELECT u.n FROM t JOIN u ON t.id = u.id ORDER BY t.n DESC NULLS LAST, u.w
+SELECT t.id, u.id, u.n FROM t JOIN u ON t.id = u.id ORDER BY -u.n
+SELECT *, id AS n FROM t ORDER BY t.n NULLS LAST, t.id
+SELECT sum(n) AS g FROM t GROUP BY t.g ORDER BY t.g NULLS FIRST
+SELECT * FROM (SELECT id AS v FROM t ORDER BY t.v NULLS LAST, t.id LIMIT 2) q ORDER BY 1
+WITH q AS (SELECT id AS v FROM t ORDER BY t.v NULLS LAST, t.id LIMIT 2) SELECT * FROM q ORDER BY v
+SELECT id FROM t ORDER BY CASE WHEN g = 'b' THEN 0 ELSE 1 END, id DESC
+SELECT id FROM t ORDER BY CASE g WHEN 'b' THEN -1 WHEN 'a' THEN 10000000000 END NULLS LAST, id
+SELECT 1, 1
+SELECT 1, 1 UNION ALL SELECT 2, 2
+SELECT id, id FROM t
+SELECT t.id, id, id FROM t ORDER BY id
+SELECT n + 1, n + 1, max(n) OVER (), 'x', 'x' FROM t
+SELECT *, g FROM t
+SELECT t.*, u.id FROM t JOIN u ON t.id = u.id
+SELECT count(*), count(*) FROM t
+SELECT g, g, sum(n) FROM t GROUP BY g
+SELECT id, id FROM t EXCEPT SELECT n, n FROM t
+SELECT log(2, 8) a, log(100) b, log(id, 8) c, log(2, id + 1) d, log(id) e, log10(id) f, ln(id) g, log2(id) h FROM t WHERE id > 1
+SELECT log(10, v) a FROM t WHERE log(10, v) > 0 ORDER BY log(2, v)

@@ -16,6 +16,7 @@ import pytest
 from ibis import _
 
 from fluss_df.backend import Backend
+from fluss_df.backend.query_run import QueryRun
 from fluss_df.backend.translation import PolarsType
 from fluss_df.errors import FlussError
 
@@ -384,6 +385,19 @@ def ask(con: Backend, query: str) -> list[tuple[Any, ...]]:
         ("SELECT ABS(i1) + 100 AS a, COALESCE(i1, 0) * 2 AS b FROM t WHERE k = 1", [(227, 254)]),
         ("SELECT MAX(i1) + 100 AS a FROM t", [(227,)]),
         ("SELECT k FROM t WHERE i1 + 1 > 0 ORDER BY k", [(1,), (2,)]),
+        (
+            "SELECT i1 + i1 AS a, i2 * i2 AS b, i4 * i4 AS c, -i4 - i4 AS d FROM t WHERE k = 1",
+            [(254, 32767**2, MOST**2, -2 * MOST)],
+        ),
+        (
+            "SELECT i4 * 1000000000 AS a, (i4 + 1) * 2 AS b, i4 * k * k AS c FROM t WHERE k = 1",
+            [(MOST * 10**9, (MOST + 1) * 2, MOST)],
+        ),
+        ("SELECT SUM(i4 * 2) AS a, SUM(i4) * 2 AS b FROM t WHERE k = 1", [(2 * MOST, 2 * MOST)]),
+        ("WITH q AS (SELECT i4 * 2 AS z FROM t WHERE k = 1) SELECT z * 2 FROM q", [(4 * MOST,)]),
+        ("SELECT COUNT(*) AS n FROM t GROUP BY i4 + 1 HAVING i4 + 1 = 2147483648", [(2,)]),
+        ("SELECT k FROM t WHERE i4 * 2 > 4294967293 ORDER BY i4 + 1, k", [(1,), (2,)]),
+        ("SELECT -CAST(-128 AS TINYINT) AS a, ABS(CAST(-128 AS TINYINT)) AS b", [(128, 128)]),
         # PostgreSQL needs a decimal to round to digits, and a decimal has no such numbers
         ("SELECT ROUND(CAST(i4 AS DOUBLE) * 1e30, 1) > 1e39 AS a FROM t WHERE k = 1", [(True,)]),
         ("SELECT ROUND(CAST(k AS DOUBLE) / 3, 12) AS a FROM t WHERE k = 1", [(0.333333333333,)]),
@@ -397,10 +411,115 @@ def test_sql_writes_no_number_that_came_round(con: Backend) -> None:
     con.raw_sql("CREATE TABLE small (k INT, v TINYINT, PRIMARY KEY (k) NOT ENFORCED)")
     con.raw_sql("INSERT INTO small VALUES (1, 100)")
     con.raw_sql("UPDATE small SET v = v + 20")
-    with pytest.raises(FlussError, match=r"220 \(int32\) would lose data as tinyint"):
+    with pytest.raises(FlussError, match=r"220 \(int64\) would lose data as tinyint"):
         con.raw_sql("UPDATE small SET v = v + 100")
     assert ask(con, "SELECT v FROM small") == [(120,)]
     con.drop_table("small")
+
+
+@pytest.mark.parametrize(
+    ("expression", "number"),
+    [
+        ("b + 1", 2**63),
+        ("b * i", (2**63 - 1) * MOST),
+        ("-b - i", -(2**63 - 1) - MOST),
+        ("b + 1 - 1", 2**63),
+        ("-(-b - 1)", 2**63),
+        ("ABS(-b - 1)", 2**63),
+        ("SUM(b)", 2**64 - 2),
+        ("SUM(b) FILTER (WHERE i > 0)", 2**64 - 2),
+    ],
+)
+def test_sql_refuses_numbers_beyond_bigint(con: Backend, expression: str, number: int) -> None:
+    frame = pl.DataFrame({"b": [2**63 - 1] * 2, "i": pl.Series([MOST] * 2, dtype=pl.Int32)})
+    con.create_table("large", frame, temp=True, overwrite=True)
+    query = f"SELECT {expression} AS x FROM large"
+    with pytest.raises(FlussError, match=f"{number} is beyond BIGINT: CAST an operand"):
+        con.raw_sql(query)
+    with pytest.raises(FlussError, match=f"{number} is beyond BIGINT: CAST an operand"):
+        QueryRun(con, query).read_all()
+
+
+def test_sql_writes_no_result_beyond_a_column(con: Backend) -> None:
+    con.raw_sql("CREATE TABLE filled (k INT, n INT, b BIGINT, PRIMARY KEY (k) NOT ENFORCED)")
+    con.raw_sql(f"INSERT INTO filled VALUES (1, {MOST}, {2**63 - 1})")
+    for change in (
+        "UPDATE filled SET n = n + 1",
+        "UPDATE filled SET n = n * k + k",
+        "UPDATE filled SET b = b + 1",
+        "MERGE INTO filled USING (VALUES (1, 5)) AS s(k, c) ON filled.k = s.k"
+        " WHEN MATCHED THEN UPDATE SET n = filled.n + s.c",
+    ):
+        with pytest.raises(FlussError, match=r"would lose data as int|is beyond BIGINT"):
+            con.raw_sql(change)
+    con.raw_sql("UPDATE filled SET n = n - 1, b = b - 1")
+    assert ask(con, "SELECT n, b FROM filled") == [(MOST - 1, 2**63 - 2)]
+    con.drop_table("filled")
+
+
+@pytest.mark.parametrize(
+    ("condition", "rows"),
+    [
+        ("x.i4 = y.d", [(2,)]),
+        ("y.d = x.i4", [(2,)]),
+        ("x.i8 = y.f", [(2,)]),
+        ("x.i4 = y.n", [(2,)]),
+        ("x.i8 = y.n AND x.i4 = y.i4", [(2,)]),
+        ("x.d = y.n", [(1,), (2,)]),
+        ("x.f = y.d", [(1,), (2,)]),
+    ],
+)
+def test_sql_joins_numbers_of_different_types(
+    con: Backend, condition: str, rows: list[tuple[int]]
+) -> None:
+    frame = pl.DataFrame(
+        {"i4": [1, 2], "i8": [1, 2], "f": [1.5, 2.0], "d": [1.5, 2.0], "n": ["1.50", "2.00"]},
+        schema_overrides={"i4": pl.Int32, "f": pl.Float32},
+    ).with_columns(pl.col("n").cast(pl.Decimal(10, 2)))
+    con.create_table("kinds", frame, temp=True, overwrite=True)
+    for join in ("JOIN", "LEFT JOIN"):
+        found = ask(con, f"SELECT x.i4 AS a, y.i4 AS b FROM kinds x {join} kinds y ON {condition}")
+        assert sorted((a,) for a, b in found if b is not None) == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "truth"),
+    [("true", True), (" Yes ", True), ("1", True), ("on", True), ("F", False), ("no", False)],
+)
+def test_sql_casts_texts_to_truths(con: Backend, text: str, truth: bool) -> None:
+    assert ask(con, f"SELECT CAST('{text}' AS BOOLEAN) AS x") == [(truth,)]
+    query = f"SELECT CAST(s AS BOOLEAN) AS x FROM (SELECT '{text}' AS s FROM t WHERE k = 1) q"
+    assert ask(con, query) == [(truth,)]
+
+
+def test_sql_refuses_texts_that_are_no_truths(con: Backend) -> None:
+    with pytest.raises(FlussError, match="no BOOLEAN: maybe"):
+        con.raw_sql("SELECT CAST('maybe' AS BOOLEAN) AS x")
+    query = "SELECT TRY_CAST('maybe' AS BOOLEAN) AS x, TRY_CAST(g AS BOOLEAN) IS NULL AS y FROM t"
+    assert ask(con, f"{query} WHERE k = 1") == [(None, True)]
+
+
+def test_update_reads_literals_as_insert_does(con: Backend) -> None:
+    con.raw_sql(
+        "CREATE TABLE read (k INT, d DATE, s TIMESTAMP(9), m TIME, f FLOAT, n INT,"
+        " PRIMARY KEY (k) NOT ENFORCED)"
+    )
+    literals = "'2024-01-31'", "'2024-01-31 10:00:00.123456789'", "'12:34:56'", "0.1", "2.0"
+    con.raw_sql(f"INSERT INTO read VALUES (1, {', '.join(literals)}), (2, {'NULL, ' * 4} NULL)")
+    pairs = ", ".join(f"{c} = {v}" for c, v in zip("dsmfn", literals, strict=True))
+    con.raw_sql(f"UPDATE read SET {pairs} WHERE k = 2")
+    query = "SELECT DISTINCT d, s, m, f, n FROM read"
+    assert con.raw_sql(query).height == 1
+    con.raw_sql("UPDATE read SET d = NULL, f = -0.1, n = -2.0, m = '01:00:00'")
+    assert con.raw_sql(query).row(0)[2:] == (dt.time(1), float(np.float32(-0.1)), -2)
+    for change, told in (
+        ("d = '2024-02-30'", r"expected '2024-01-31' \(line 1, column 21\)"),
+        ("n = 1.5", r"it has a fraction \(line 1, column 21\)"),
+        ("m = 'noon'", "does not go into time: expected '12:34:56'"),
+    ):
+        with pytest.raises(FlussError, match=told):
+            con.raw_sql(f"UPDATE read SET {change}")
+    con.drop_table("read")
 
 
 def test_sql_takes_means_of_floats_in_double_precision(con: Backend) -> None:

@@ -102,6 +102,22 @@ def test_columns_are_compared_with_all_of_their_digits(con: Backend) -> None:
     assert con.raw_sql(derived).height == 1
 
 
+@pytest.mark.parametrize("exists", ["EXISTS", "NOT EXISTS"])
+def test_a_subquery_about_the_row_cuts_no_digits_off(con: Backend, exists: str) -> None:
+    con.raw_sql("CREATE TABLE fine (x INT, at TIMESTAMP(9))")
+    con.raw_sql("CREATE TABLE coarse (y INT, at TIMESTAMP(6))")
+    con.raw_sql("INSERT INTO fine VALUES (1, '2024-01-31 10:00:00.123456789')")
+    con.raw_sql("INSERT INTO coarse VALUES (1, '2024-01-31 10:00:00.123456')")
+    query = f"SELECT x FROM fine WHERE {exists} (SELECT 1 FROM coarse WHERE coarse.at = fine.at)"
+    with pytest.raises(FlussError, match=r"write IN .*all of their digits \(line 1, column"):
+        con.raw_sql(query)
+    same = f"SELECT x FROM fine WHERE {exists} (SELECT 1 FROM fine AS f WHERE f.at = fine.at)"
+    assert con.raw_sql(same).height == (exists == "EXISTS")
+    assert con.raw_sql("SELECT x FROM fine WHERE at IN (SELECT at FROM coarse)").is_empty()
+    con.drop_table("fine")
+    con.drop_table("coarse")
+
+
 def test_values_keep_their_digits(con: Backend) -> None:
     def texts(query: str) -> list[Any]:
         return con.raw_sql(query).to_series().cast(pl.String).to_list()

@@ -174,6 +174,24 @@ def test_functions_of_which_polars_makes_something_else(con: Backend, expression
     assert con.raw_sql(query).rows() == wanted
 
 
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("SELECT id, id, id FROM t", ["id", "id:1", "id:2"]),
+        ("SELECT t.id, w, u.id FROM t JOIN u ON t.id = u.id", ["id", "w", "id:1"]),
+        ("SELECT t.*, w, t.n FROM t JOIN u ON t.id = u.id", [*T.columns, "w", "n:1"]),
+        ("SELECT count(*), count(*), 1, 2 FROM t", ["len", "len:1", "literal", "literal:1"]),
+        (
+            "SELECT *, id AS n FROM t ORDER BY t.n",
+            [*("n:1" if c == "n" else c for c in T.columns), "n"],
+        ),
+        ("SELECT id AS v, v AS id FROM t ORDER BY t.v", ["v", "id"]),
+    ],
+)
+def test_columns_of_one_name_are_told_apart(con: Backend, query: str, names: list[str]) -> None:
+    assert con.raw_sql(query).columns == names
+
+
 def test_insert_if_absent_inserts_once(con: Backend) -> None:
     con.raw_sql("CREATE TABLE z (id INT, s STRING)")
     insert = "INSERT INTO z SELECT 1, 'a' WHERE NOT EXISTS (SELECT 1 FROM z WHERE id = 1)"

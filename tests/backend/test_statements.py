@@ -179,7 +179,7 @@ def test_comments_semicolons_and_views(con: Backend, fresh: Fresh) -> None:
     assert rows == [(2, 4), (3, 6)]
     assert name in con.raw_sql("/* x */ SHOW TABLES; -- y")["table"].to_list()
     described = con.raw_sql(f"DESCRIBE {view} -- the view")
-    assert described.select("column", "type").rows() == [("b", "int"), ("c", "int")]
+    assert described.select("column", "type").rows() == [("b", "int"), ("c", "bigint")]
     with pytest.raises(FlussError, match="CREATE OR REPLACE TEMPORARY VIEW replaces it"):
         con.raw_sql(f"CREATE TEMPORARY VIEW {view} AS SELECT 1")
     con.raw_sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS SELECT 1 AS one")

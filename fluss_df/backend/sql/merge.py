@@ -14,16 +14,20 @@ from typing import Final
 from sqlglot import exp
 
 from fluss_df.backend.sql.dialect import Fluss, spot, unsupported
+from fluss_df.backend.sql.operands.types import number_in
 from fluss_df.backend.sql.sql_types import type_of_sql
 from fluss_df.backend.sql.values import READ_FROM_TEXT, require_fitting
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TablePath, require_columns
 from fluss_df.schema import TableInfo
-from fluss_df.types import Column
+from fluss_df.types import Column, TypeRoot
 
 MATCHED: Final = "WHEN MATCHED"
 NOT_MATCHED: Final = "WHEN NOT MATCHED"
 BY_SOURCE: Final = "WHEN NOT MATCHED BY SOURCE"
+
+# a number with a point is a DECIMAL to Polars, which goes into none of these as it is
+_POINTED = (TypeRoot.FLOAT, TypeRoot.TINYINT, TypeRoot.SMALLINT, TypeRoot.INTEGER, TypeRoot.BIGINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +282,7 @@ def _updated(
                 f"{spot(place)}"
             )
         _require_written(info, name)
-        found[name] = _typed(value, by_name[name], path)
+        found[name] = typed(value, by_name[name], path)
     return found
 
 
@@ -288,7 +292,7 @@ def _inserted(then: exp.Insert, merge: Merge, kind: str) -> dict[str, exp.Expr]:
     values = then.expression
     if isinstance(then.this, exp.Star):
         return {
-            name: _typed(value, by_name[name], path)
+            name: typed(value, by_name[name], path)
             for name, value, _ in _all_by_name(merge, kind, "INSERT *")
         }
     if not isinstance(values, exp.Tuple | exp.Paren):
@@ -313,7 +317,7 @@ def _inserted(then: exp.Insert, merge: Merge, kind: str) -> dict[str, exp.Expr]:
     found = {}
     for name, value in zip(listed, given, strict=True):
         _require_written(info, name)
-        found[name] = _typed(_resolved(value, (merge.source,), path, kind), by_name[name], path)
+        found[name] = typed(_resolved(value, (merge.source,), path, kind), by_name[name], path)
     missing = [
         c.name
         for c in info.schema.columns
@@ -350,15 +354,20 @@ def _all_by_name(merge: Merge, kind: str, what: str) -> list[tuple[str, exp.Expr
     return [(n, value, value) for n in wanted for value in [_column(source.named(n))]]
 
 
-def _typed(value: exp.Expr, column: Column, path: TablePath) -> exp.Expr:
-    """Return a value for a column: NULL and texts of times in its type."""
+def typed(value: exp.Expr, column: Column, path: TablePath) -> exp.Expr:
+    """Return a value for a column, read as INSERT reads it: literals get the column's type.
+
+    Raises FlussError for a literal that does not fit the column, naming both and where it stands.
+    """
     bare = value.unnest()
     if isinstance(bare, exp.Var) and bare.name.upper() == "DEFAULT":
         bare = exp.null()  # in Fluss the default of every column is NULL
     if isinstance(bare, exp.Null):
         return bare
     text = isinstance(bare, exp.Literal) and bare.is_string
-    if text and column.type.root in READ_FROM_TEXT:
+    number = number_in(bare)
+    pointed = number is not None and not number.is_int
+    if (text and column.type.root in READ_FROM_TEXT) or (pointed and column.type.root in _POINTED):
         require_fitting(bare, column, path)
         return exp.cast(bare, type_of_sql(column.type))
     return value

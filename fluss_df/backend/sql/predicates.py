@@ -21,13 +21,17 @@ written                   handed to Polars
 ``RIGHT(s, 3)``           all of a shorter text, of which Polars takes less
 ``LENGTH(a) - LENGTH(b)`` ``CAST(LENGTH(a) AS BIGINT) - CAST(LENGTH(b) AS BIGINT)``
 ``MONTH(d) * 100``        ``CAST(EXTRACT(MONTH FROM d) AS BIGINT) * 100``
-``t + 1``                 ``CAST(t AS INT) + 1``, where t is TINYINT or SMALLINT
+``i + 1``                 ``CAST(i AS BIGINT) + 1``, where i is TINYINT, SMALLINT or INT
+``b + 1``                 ``CAST(CAST(b AS INT128) + 1 AS BIGINT)``, where b is BIGINT
+``LOG(2, x)``, ``LOG(x)`` ``LOG(x, 2)``, ``LOG10(x)``
 ``SUM(i)``                ``SUM(CAST(i AS BIGINT))``, where i is INT
 ``AVG(f)``                ``AVG(CAST(f AS DOUBLE))``, where f is FLOAT
 ``POWER(i, 2)``           ``POWER(CAST(i AS DOUBLE), 2)``
 ``d + INTERVAL '1 hour'`` ``CAST(d AS TIMESTAMP) + ...``, where d is a date
 ``EXTRACT(EPOCH FROM d)`` ``CAST(CAST(d AS BIGINT) AS DOUBLE) * 86400``, where d is a date
 ``CAST(t AS STRING)``     ``STRFTIME(t, '%H:%M:%S%.f')``, where t is a TIME
+``CAST(s AS BOOLEAN)``    ``CAST(CAST(CASE ... THEN '1' ... END AS INT) AS BOOLEAN)``
+``ON i = d``              ``ON CAST(i AS DOUBLE) = CAST(d AS DOUBLE)``
 ``SELECT UNNEST(l)``      ``... WHERE ARRAY_LENGTH(l) > 0``
 ========================= ==============================================
 """
@@ -45,6 +49,7 @@ from sqlglot import exp
 
 from fluss_df.backend.compiler.patterns import like_parts, regex_of
 from fluss_df.backend.sql.dialect import Fluss, spot
+from fluss_df.backend.sql.operands.joined import cast_truths, join_alike
 from fluss_df.backend.sql.operands.lists import drop_empty_lists
 from fluss_df.backend.sql.operands.numbers import make_room
 from fluss_df.backend.sql.operands.times import align_times
@@ -100,6 +105,8 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
     """
     for node in _from_within(tree, exp.Escape):
         node.replace(_escaped(node))
+    for node in _from_within(tree, exp.Log):
+        node.replace(_logarithm(node))
     for node in _from_within(tree, *_LIKES):
         if isinstance(node.expression.unnest(), exp.Null):
             node.replace(_null())
@@ -121,6 +128,7 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
         if isinstance(value, (exp.Literal, exp.Boolean)) and right.find(exp.Column) and not many:
             # in front of a column Polars 2.1 may compare a literal with the first row alone
             node.replace(_MIRRORED[type(node)](this=right.copy(), expression=left.copy()))
+    cast_truths(tree, frames)
     _widen(tree, frames)
     _type_texts(tree, frames)
     for node in _from_within(tree, *_ORDERED, exp.Nullif, exp.Case):
@@ -131,6 +139,7 @@ def prepare(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
         node.replace(exp.Not(this=exp.Paren(this=equal)))
     _group(tree)
     make_room(tree, frames)
+    join_alike(tree, frames)
     write_times(tree, frames)
     groups = [
         (node, values)
@@ -176,6 +185,16 @@ def _of_texts(node: exp.StrPosition | exp.Left | exp.Right) -> exp.Expr:
         return exp.Case().when(known, node.copy())
     short = exp.LTE(this=exp.Length(this=text.copy()), expression=exp.paren(node.expression.copy()))
     return exp.Case().when(short, text.copy()).when(_is_known(text), node.copy())
+
+
+def _logarithm(node: exp.Log) -> exp.Expr:
+    """Return a logarithm as Polars has it: the base stands behind the number, and is not left out.
+
+    Of one argument it is that to the base of 10, as in PostgreSQL and DuckDB.
+    """
+    if node.args.get("expression") is None:
+        return exp.Anonymous(this="LOG10", expressions=[node.this.copy()])
+    return exp.Anonymous(this="LOG", expressions=[node.expression.copy(), node.this.copy()])
 
 
 def _widen(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:

@@ -16,6 +16,8 @@ from fluss_df.backend.key_lookups import KeySide, narrowed, narrows
 from fluss_df.backend.sql.clauses import ONE_ROW, from_of, from_one_row, refuse_what_polars_ignores
 from fluss_df.backend.sql.dialect import Fluss, Text, spot, tokens_of
 from fluss_df.backend.sql.operands.listed import group, restore, shorten
+from fluss_df.backend.sql.operands.numbers import told_beyond
+from fluss_df.backend.sql.operands.outputs import name_apart, order_by_tables, type_keys
 from fluss_df.backend.sql.operands.types import clauses_in_sight
 from fluss_df.backend.sql.predicates import prepare
 from fluss_df.errors import ErrorCode, FlussError
@@ -198,6 +200,9 @@ class SqlScope:
             frames[ONE_ROW] = pl.LazyFrame({ONE_ROW: [True]})
         if has_lists:
             restore(tree, frames)
+        name_apart(tree, frames)
+        tree = order_by_tables(tree, frames)
+        type_keys(tree)
         prepare(tree, frames)
         if has_lists:
             group(tree)
@@ -483,4 +488,4 @@ def errors_of_polars() -> Iterator[None]:
     try:
         yield
     except pl.exceptions.PolarsError as error:
-        raise FlussError(f"SQL cannot be run: {polars_reason(error)}") from error
+        raise FlussError(f"SQL cannot be run: {told_beyond(polars_reason(error))}") from error

@@ -22,7 +22,7 @@ from fluss_df.backend.catalog.overwriting import Overwriting
 from fluss_df.backend.sql.arguments import require_read
 from fluss_df.backend.sql.ddl import RESET, is_shown
 from fluss_df.backend.sql.dialect import Fluss, Text, spot, tokens_of, unsupported
-from fluss_df.backend.sql.merge import require_changes
+from fluss_df.backend.sql.merge import require_changes, typed
 from fluss_df.backend.sql.merging import Merging
 from fluss_df.backend.sql.queries import SqlScope, count_hints, errors_of_polars, parse
 from fluss_df.backend.sql.values import constant, typed_rows
@@ -252,6 +252,8 @@ class Statements(Merging):
                 )
             new[item.this.name] = item.expression
         require_columns(list(new), columns, f"UPDATE {path}: SET")
+        by_name = {column.name: column for column in info.schema.columns}
+        new = {name: typed(value, by_name[name], path) for name, value in new.items()}
         values = [c for c in info.schema.columns if c.name in columns and c.name not in keys]
         others = [c for c in values if c.name not in new]
         # Other columns keep their values, even if somebody writes them meanwhile. Fluss can do so

@@ -98,8 +98,24 @@ def clauses_in_sight(node: exp.Expr) -> Iterator[list[exp.CTE]]:
 def type_of(column: exp.Column, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
     """Return the type of a column of a table of its SELECT; None where it may be another's."""
     select = column.find_ancestor(exp.Select)
-    if select is None:
-        return None
+    return None if select is None else _type_in(select, column, frames)
+
+
+def type_outside(column: exp.Column, frames: Mapping[str, pl.LazyFrame]) -> pl.DataType | None:
+    """Return the type of a column of a query around the one that it stands in; None if unknown."""
+    inside = column.find_ancestor(exp.Select)
+    select = None if inside is None else inside.find_ancestor(exp.Select)
+    while select is not None:
+        found = _type_in(select, column, frames)
+        if found is not None:
+            return found
+        select = select.find_ancestor(exp.Select)
+    return None
+
+
+def _type_in(
+    select: exp.Select, column: exp.Column, frames: Mapping[str, pl.LazyFrame]
+) -> pl.DataType | None:
     order = column.find_ancestor(exp.Order, exp.Select)
     if isinstance(order, exp.Order) and not column.table:
         # ORDER BY means what is selected under a name, before a column of the table
