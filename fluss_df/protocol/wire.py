@@ -22,6 +22,7 @@ FIXED32 = 5
 Buffer = bytes | bytearray | memoryview
 
 _SIGN_BIT = 1 << 63
+_LONG_MASK = (1 << 64) - 1
 
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -41,22 +42,22 @@ def parsed(kind: type[MessageT], data: Buffer, what: str) -> MessageT:
 
 def encode_varint(value: int) -> bytes:
     """Return the varint of an int32 or int64, negative ones in ten bytes as protobuf does."""
-    return varint(value & (1 << 64) - 1)
+    return varint(value & _LONG_MASK)
 
 
 def tag(field: int, wire_type: int) -> bytes:
     """Return the tag of a field."""
-    return encode_varint(field << 3 | wire_type)
+    return varint(field << 3 | wire_type)
 
 
 def varint_field(field: int, value: int) -> bytes:
     """Return a field that holds an integer."""
-    return tag(field, VARINT) + encode_varint(value)
+    return varint(field << 3 | VARINT) + varint(value & _LONG_MASK)
 
 
 def bytes_header(field: int, length: int) -> bytes:
     """Return what stands before the ``length`` bytes of a bytes or message field."""
-    return tag(field, BYTES) + encode_varint(length)
+    return varint(field << 3 | BYTES) + varint(length)
 
 
 def signed(value: int) -> int:

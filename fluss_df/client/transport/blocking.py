@@ -101,7 +101,8 @@ class Lane:
     @property
     def failed(self) -> bool:
         """Whether it is of no more use: its connection broke, or is that of a parent process."""
-        return self._failed or self._inherited
+        # as _inherited says it: each request looks here several times
+        return self._failed or os.getpid() != self._process
 
     @failed.setter
     def failed(self, failed: bool) -> None:
@@ -113,7 +114,7 @@ class Lane:
         return os.getpid() != self._process
 
     def _require_own(self) -> None:
-        if self._inherited:
+        if os.getpid() != self._process:
             raise NetworkError(f"the connection to {self.address} is that of the parent process")
 
     def _encrypt(self, deadline: float) -> None:

@@ -237,16 +237,22 @@ def join(pieces: list[EncodedRows]) -> EncodedRows:
     return EncodedRows(np.concatenate([piece.data for piece in pieces]), offsets)
 
 
-def varint(value: int) -> bytes:
-    """Return the unsigned LEB128 of one number from 0 on."""
-    if value < 0x80:
-        return bytes((value,))
+def _varint(value: int) -> bytes:
     made = bytearray()
     while value >= 0x80:
         made.append(value & 0x7F | 0x80)
         value >>= 7
     made.append(value)
     return bytes(made)
+
+
+# most numbers are lengths and numbers of fields: to look them up takes a third of the time
+_SMALL = [_varint(value) for value in range(1 << 10)]
+
+
+def varint(value: int) -> bytes:
+    """Return the unsigned LEB128 of one number from 0 on."""
+    return _SMALL[value] if value < 1 << 10 else _varint(value)
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
