@@ -415,8 +415,8 @@ def test_old_segments_of_unused_buckets_expire(tmp_path: Path) -> None:
                     writer.write_arrow(pa.table(rows, schema=schema))
                     writer.flush()
     with EmbeddedFluss(tmp_path / "d", options=options) as engine:
-        deleted = engine.engine.expire()
-        assert deleted > 4
+        # it began when the folder was opened; buckets that nobody used are looked at, too
+        engine.engine.expire()
         with engine.connection() as connection:
             assert fluss.scan_fluss(KEPT, connection=connection).collect().height == 20
             assert fluss.scan_fluss(LOG, connection=connection).collect().height < 20
