@@ -12,6 +12,8 @@ from ibis.expr.schema import Schema
 
 #: The most digits that Polars and Fluss have.
 DIGITS = 38
+#: How many digits Polars gives a decimal behind the point where Ibis does not say it.
+USUAL_SCALE = 9
 
 
 def with_digits(expr: ir.Expr, found: Mapping[str, pl.DataType]) -> Schema:
@@ -42,6 +44,6 @@ def _with_digits(kind: dt.DataType, found: object, seconds: bool) -> dt.DataType
         return dt.Int64(nullable=kind.nullable)
     if not isinstance(kind, dt.Decimal) or not isinstance(found, pl.Decimal):
         return kind
-    if kind.scale is None or found.scale <= kind.scale:
+    if kind.scale is not None and found.scale <= kind.scale:
         return kind
     return kind.copy(precision=DIGITS, scale=found.scale)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from typing import Any
+
 import ibis.expr.operations as ops
 import polars as pl
 
-from fluss_df.backend.results import DIGITS
-from fluss_df.backend.translation import PolarsType
+from fluss_df.backend.results import DIGITS, USUAL_SCALE
+from fluss_df.backend.translation import PolarsType, rule, translate
+from fluss_df.errors import FlussError
 
+# arithmetic that rounds nothing, whatever the caller's thread has set
+_EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 # operations whose result has as many digits behind the point as the longest of their operands
 _AS_OPERANDS = (
     *(ops.Add, ops.Subtract, ops.Negate, ops.Abs, ops.Modulus, ops.Alias, ops.WindowFunction),
@@ -32,6 +38,9 @@ def scale_of(value: ops.Value) -> int:
     if not value.dtype.is_decimal():
         return 0
     said: int = value.dtype.scale or 0
+    if isinstance(value, ops.Literal):
+        own = _own_scale(value)
+        return said if own is None else own
     if isinstance(value, ops.Multiply):
         scale = scale_of(value.left) + scale_of(value.right)
         return scale if scale <= DIGITS else said
@@ -51,3 +60,36 @@ def computed_type(value: ops.Value) -> pl.DataType:
     if value.dtype.is_decimal() and scale > (value.dtype.scale or 0):
         return pl.Decimal(DIGITS, scale)
     return PolarsType.from_ibis(value.dtype)
+
+
+_literal = translate.dispatch(ops.Literal)
+
+
+def _own_scale(literal: ops.Literal) -> int | None:
+    """Return how many digits a literal has behind the point where its type does not say it.
+
+    To Ibis a number of Python's ``decimal`` has a type without digits, of which Polars makes one
+    with nine of them behind the point. None where these are enough. Raises FlussError for a number
+    that no DECIMAL holds.
+    """
+    value = literal.value
+    if literal.dtype.scale is not None or not isinstance(value, Decimal):
+        return None
+    _, digits, exponent = value.normalize(_EXACT).as_tuple()
+    if isinstance(exponent, int):
+        behind, before = max(0, -exponent), max(0, len(digits) + exponent)
+        if behind <= USUAL_SCALE and before + USUAL_SCALE <= DIGITS:
+            return None
+        if behind + before <= DIGITS:
+            return behind
+    raise FlussError(f"{value} is no DECIMAL, which has up to {DIGITS} digits: write it as a float")
+
+
+@rule(ops.Literal)
+def literal(op: ops.Literal, **kw: Any) -> pl.Expr:
+    """Give a number of Python's ``decimal`` all of its digits; other literals are as in Ibis."""
+    scale = _own_scale(op) if op.dtype.is_decimal() else None
+    if scale is not None:
+        return pl.lit(op.value, dtype=pl.Decimal(DIGITS, scale))
+    made: pl.Expr = _literal(op, **kw)
+    return made
