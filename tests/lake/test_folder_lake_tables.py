@@ -145,6 +145,16 @@ def test_a_column_that_the_lake_cannot_have_is_not_added(
         assert admin.get_table_info(MADE).get_column_names() == [*columns.names, "word"]
 
 
+def test_a_lake_is_not_switched_off(engine: EmbeddedFluss) -> None:
+    create(engine, COLUMNS)
+    with engine.connection() as connection:
+        admin = connection.get_admin()
+        enabled = "table.datalake.enabled"
+        with pytest.raises(FlussError, match=rf"'{enabled}' cannot be .* that has a data lake"):
+            admin.alter_table(MADE, set_properties={enabled: "false"})
+        admin.alter_table(MADE, set_properties={enabled: "true"})
+
+
 def test_a_row_with_an_empty_bucket_key_is_named(engine: EmbeddedFluss) -> None:
     create(engine, COLUMNS, bucket_keys=["b"])
     rows = pa.table({"a": [1, 2], "b": ["x", ""]})

@@ -154,6 +154,14 @@ def test_keys_in_nanoseconds_are_read_from_fluss(tiering_cluster: LocalCluster) 
         assert found.sort("at").equals(there.sort("at"))
 
 
+def tier_for_a_minute(service: TieringService) -> None:
+    """Tier until that fails: the coordinator says only after a while that a table is due."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        service.run_due()
+        time.sleep(0.1)
+
+
 def test_keys_in_nanoseconds_beside_others_are_not_tiered(tiering_cluster: LocalCluster) -> None:
     """Fluss keeps them apart, and in the lake they would be one row."""
     path = fluss.TablePath("fluss", "apart")
@@ -164,14 +172,11 @@ def test_keys_in_nanoseconds_beside_others_are_not_tiered(tiering_cluster: Local
     with fluss.connect(tiering_cluster.bootstrap_servers) as connection:
         create_lake_table(tiering_cluster, connection, path, descriptor)
         fluss.write_fluss(rows, path, connection=connection)
-        deadline = time.monotonic() + 60
         with (
             TieringService(connection, ["fluss.apart"]) as service,
             pytest.raises(FlussError, match=r"fluss\.apart: column 'at' .* one row in the lake"),
         ):
-            while time.monotonic() < deadline:
-                service.run_due()
-                time.sleep(0.1)
+            tier_for_a_minute(service)
         assert fluss.read_fluss(path, connection=connection).height == 2
 
 
