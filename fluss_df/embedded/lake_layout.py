@@ -188,8 +188,8 @@ def _check_keys(path: TablePath, descriptor: TableDescriptor) -> None:
             )
     refuse_keys_finer_than_iceberg(path, descriptor)
     for key in descriptor.bucket_keys:
-        # servers of 0.9.1 take such integers and moments, and then no client can write to the table,
-        # neither here nor in Java
+        # servers of 0.9.1 take TINYINT, SMALLINT and TIMESTAMP_LTZ, and then no client can write to
+        # the table, neither here nor in Java
         if kinds[key].root not in BUCKETED:
             raise _invalid(not_bucketed(f"table {path}: ", key, kinds[key]))
 
