@@ -36,6 +36,7 @@ TESTS: Final = (
     "tests/lake/test_check_lake.py",
     "tests/lake/test_folder_lake.py",
     "tests/lake/test_folder_lake_errors.py",
+    "tests/lake/test_folder_lake_tables.py",
     "tests/lake/test_folder_lake_faults.py",
     "tests/lake/test_lake_backups.py",
     "tests/lake/test_moved_folders.py",

@@ -5,7 +5,8 @@ The types can be imported from ``fluss_df``, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from fluss_df.client.runtime.awaitable import blocking
 from fluss_df.client.table_questions import TableQuestions
@@ -23,6 +24,30 @@ from fluss_df.protocol.acl import Resource as Resource
 from fluss_df.protocol.acl import ResourceFilter as ResourceFilter
 from fluss_df.protocol.acl import ResourceType as ResourceType
 from fluss_df.protocol.acl import binding_message, binding_of, filter_message
+
+_T = TypeVar("_T")
+
+# what each part of a right and of a filter has to be; the enumerations are numbers
+_BINDING: Final[Mapping[str, Any]] = {
+    "resource": Resource,
+    "resource.type": ResourceType,
+    "resource.name": str,
+    "access_control_entry": AccessControlEntry,
+    "access_control_entry.principal": FlussPrincipal,
+    "access_control_entry.host": str,
+    "access_control_entry.operation_type": OperationType,
+    "access_control_entry.permission_type": PermissionType,
+}
+_FILTER: Final[Mapping[str, Any]] = {
+    "resource_filter": ResourceFilter,
+    "resource_filter.type": ResourceType,
+    "resource_filter.name": str | None,
+    "entry_filter": AccessControlEntryFilter,
+    "entry_filter.principal": FlussPrincipal | None,
+    "entry_filter.host": str | None,
+    "entry_filter.operation_type": OperationType,
+    "entry_filter.permission_type": PermissionType,
+}
 
 
 class AclRequests(TableQuestions):
@@ -55,7 +80,7 @@ class AclRequests(TableQuestions):
         ... )
         """
         # one that is given twice counts once: servers refuse it
-        bindings = list(dict.fromkeys(acl_bindings))
+        bindings = list(dict.fromkeys(_each(acl_bindings, "acl_bindings", AclBinding, _BINDING)))
         for binding in bindings:
             _check(binding)
         if not bindings:
@@ -80,7 +105,8 @@ class AclRequests(TableQuestions):
         FlussError
             ``SECURITY_DISABLED_EXCEPTION`` where the server has no authorizer.
         """
-        message = filter_message(acl_binding_filter or AclBindingFilter())
+        asked = AclBindingFilter() if acl_binding_filter is None else acl_binding_filter
+        message = filter_message(_one(asked, "acl_binding_filter", AclBindingFilter, _FILTER))
         # the coordinator's are those that create_acls has just given
         response = await self._cluster.request_coordinator(
             api.LIST_ACLS, pb.ListAclsRequest(acl_filter=message)
@@ -102,7 +128,8 @@ class AclRequests(TableQuestions):
         FlussError
             As :meth:`create_acls`.
         """
-        messages = [filter_message(each) for each in filters]
+        wanted = _each(filters, "filters", AclBindingFilter, _FILTER)
+        messages = [filter_message(each) for each in wanted]
         if not messages:
             return []
         response = await self._cluster.request_coordinator(
@@ -114,6 +141,39 @@ class AclRequests(TableQuestions):
         dropped = [each for result in response.filter_results for each in result.matching_acls]
         _raise_refused(dropped, "taken away")
         return sorted({binding_of(each.acl) for each in dropped})
+
+
+def _each(values: Iterable[_T], what: str, kind: type[_T], parts: Mapping[str, Any]) -> list[_T]:
+    """Return the values of an argument; raise FlussError for what is no list of such values."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise _wrong(values, what, f"a list of {kind.__name__}", _way(values, kind))
+    return [_one(value, f"value in {what}", kind, parts) for value in values]
+
+
+def _one(value: _T, what: str, kind: type[_T], parts: Mapping[str, Any]) -> _T:
+    if not isinstance(value, kind):
+        raise _wrong(value, what, f"an {kind.__name__}", _way(value, kind))
+    for name, of in parts.items():
+        part: Any = value
+        for step in name.split("."):
+            part = getattr(part, step)
+        if not isinstance(part, of):
+            raise _wrong(part, f"{name} of {what} {value!r}", getattr(of, "__name__", str(of)))
+    return value
+
+
+def _way(value: object, kind: type) -> str:
+    if isinstance(value, kind):
+        return "; put it into a list"
+    if isinstance(value, AclBinding):
+        return "; AclBindingFilter.of(binding) is the filter of exactly one right"
+    return ""
+
+
+def _wrong(value: object, what: str, expected: str, way: str = "") -> FlussError:
+    return FlussError(
+        f"invalid {what} {value!r}: expected {expected}{way}", ErrorCode.INVALID_CONFIG_EXCEPTION
+    )
 
 
 def _check(binding: AclBinding) -> None:

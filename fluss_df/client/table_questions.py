@@ -131,6 +131,14 @@ class TableQuestions(Ready):
             other = next((key for key in spec if key not in keys), None)
             if not keys:
                 raise FlussError(f"table {path} has no partitions", code) from None
+            missing = [key for key in keys if key not in spec]
+            if other is None and missing and code == ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION:
+                raise FlussError(
+                    f"table {path}: the partition {dict(spec)} has no value of"
+                    f" {', '.join(missing)}; give one of each partition column:"
+                    f" {', '.join(keys)}",
+                    code,
+                ) from None
             if other is None:
                 raise
             raise FlussError(

@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fluss_df.client.connection import FlussConnection, uncounted
-from fluss_df.embedded.lake_layout import field_name, lake_properties, layout, match_columns
+from fluss_df.embedded.lake_layout import (
+    lake_errors,
+    lake_properties,
+    lake_schema,
+    layout,
+    match_columns,
+)
 from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, catalog_rows, lacking
 from fluss_df.embedded.lake_summing import LakeSumming
 from fluss_df.engine.files.files import read_bytes, write_atomically
@@ -266,7 +272,7 @@ class FolderLake:
                 ErrorCode.INVALID_CONFIG_EXCEPTION,
             )
         self.require()
-        with _lake_errors(path):
+        with lake_errors(path):
             self._create(path, descriptor)
         # the format decides how keys are hashed, so it must stay the table's for good
         descriptor.properties[_FORMAT] = "iceberg"
@@ -275,7 +281,7 @@ class FolderLake:
         from pyiceberg.exceptions import NoSuchTableError
 
         name = (path.database_name, path.table_name)
-        schema, fields = layout(path, descriptor)
+        schema, spec = layout(path, descriptor)
         given = lake_properties(path, descriptor)
         with contextlib.closing(self._catalog()) as catalog:
             catalog.create_namespace_if_not_exists(path.database_name)
@@ -292,21 +298,20 @@ class FolderLake:
             # old metadata files are of no use to anybody
             tidy = {"write.metadata.delete-after-commit.enabled": "true"}
             marks = {**given, _MARK: "true", "format-version": "2", **tidy}
-            table = catalog.create_table(name, schema, properties=marks)
-            with table.update_spec() as update:
-                for column, transform in fields:
-                    update.add_field(column, transform, *field_name(column, transform))
+            # one commit: what is refused leaves no table in the catalog
+            catalog.create_table(name, schema, partition_spec=spec, properties=marks)
 
     @contextlib.contextmanager
     def altering(self, path: TablePath, old: Schema, new: Schema) -> Iterator[None]:
         """Give a lake table other columns; those of before, where the end is an error."""
         self.require()
         self._require_right(path)
+        lake_schema(path, new)
         # whoever opens the folder after a crash completes the change that is noted here
         marker = self._folder / _ALTERING
         write_atomically(marker, str(path).encode())
         try:
-            with _lake_errors(path):
+            with lake_errors(path):
                 self._match(path, new)
             yield
         except BaseException:
@@ -474,21 +479,6 @@ def _end_open() -> None:
 at_end(EndStep.TIERING, _end_open)
 # the threads of the parent are not in its children
 after_fork(ForkStep.TIERING, _open.clear)
-
-
-@contextlib.contextmanager
-def _lake_errors(path: TablePath) -> Iterator[None]:
-    """Name the table in what pyiceberg, SQLite or the disk say, without the text of a query."""
-    try:
-        yield
-    except FlussError:
-        raise
-    except Exception as error:
-        said = str(error).partition("\n")[0]
-        raise FlussError(
-            f"table {path}: the lake of the folder does not take it: {said}; try again",
-            ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
-        ) from error
 
 
 def _place(lake: Path, owner: Path) -> bytes:

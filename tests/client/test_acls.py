@@ -154,6 +154,39 @@ def test_what_is_no_right_is_not_asked_for(root: fluss.FlussAdmin) -> None:
     assert list(root.list_acls()) == []
 
 
+RIGHT = AclBinding.allow("alice", OperationType.READ, Resource.cluster())
+# argument of create_acls, list_acls and drop_acls, and what is said of it
+WRONG: list[tuple[str, Any, str]] = [
+    ("create_acls", RIGHT, r"invalid acl_bindings AclBinding\(.*list of AclBinding; put it"),
+    ("create_acls", "x", "invalid acl_bindings 'x': expected a list of AclBinding"),
+    ("create_acls", 3, "invalid acl_bindings 3: expected a list of AclBinding"),
+    ("create_acls", ["x"], "value in acl_bindings 'x': expected an AclBinding"),
+    ("create_acls", [AclBindingFilter()], r"AclBindingFilter\(.*expected an AclBinding \["),
+    ("create_acls", [AclBinding.allow("a", "READ", Resource.cluster())], "'READ'.*OperationType"),  # type: ignore[arg-type]
+    ("create_acls", [AclBinding.allow("a", OperationType.READ, "db")], "'db': expected Resource"),  # type: ignore[arg-type]
+    ("list_acls", "x", "invalid acl_binding_filter 'x': expected an AclBindingFilter"),
+    ("list_acls", RIGHT, r"AclBindingFilter\.of\(binding\)"),
+    ("drop_acls", AclBindingFilter(), r"expected a list of AclBindingFilter; put it"),
+    ("drop_acls", RIGHT, r"expected a list of AclBindingFilter; AclBindingFilter\.of\(binding\)"),
+    ("drop_acls", [RIGHT], r"an AclBindingFilter; AclBindingFilter\.of\(binding\)"),
+    (
+        "drop_acls",
+        [AclBindingFilter(entry_filter=AccessControlEntryFilter("alice"))],  # type: ignore[arg-type]
+        "entry_filter.principal of .* 'alice': expected .*FlussPrincipal",
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "argument", "message"), WRONG)
+def test_what_is_no_list_of_rights_is_named(
+    root: fluss.FlussAdmin, method: str, argument: Any, message: str
+) -> None:
+    with pytest.raises(FlussError, match=message) as raised:
+        getattr(root, method)(argument)
+    assert raised.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION
+    assert list(root.list_acls()) == []
+
+
 def test_who_has_rights_reads_and_writes(
     root: fluss.FlussAdmin, alice: fluss.FlussConnection, path: fluss.TablePath
 ) -> None:
@@ -209,6 +242,9 @@ async def test_coroutines(guarded: str, root: fluss.FlussAdmin) -> None:
         await admin.create_acls([binding])
         assert await admin.list_acls(AclBindingFilter()) == [binding]
         assert await admin.drop_acls([AclBindingFilter()]) == [binding]
+        for method, argument, message in WRONG:
+            with pytest.raises(FlussError, match=message):
+                await getattr(admin, method)(argument)
 
 
 # ---- the command

@@ -334,6 +334,19 @@ def test_bad_partition(admin: fluss.FlussAdmin, tables: Tables, spec: Any) -> No
     assert raised.value.error_code == ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION
 
 
+@pytest.mark.parametrize("method", ["create_partition", "drop_partition"])
+def test_partition_columns_that_are_missing_are_named(
+    admin: fluss.FlussAdmin, tables: Tables, method: str
+) -> None:
+    columns = pa.schema([("day", pa.string()), ("region", pa.string()), ("v", pa.int64())])
+    path = tables(columns, partition_keys=["day", "region"]).get_table_path()
+    for spec, missing in (({"day": "a"}, "region"), ({"region": "a"}, "day"), ({}, "day, region")):
+        with pytest.raises(FlussError, match=f"no value of {missing}; .* day, region") as raised:
+            getattr(admin, method)(path, spec)
+        assert str(path) in str(raised.value)
+        assert raised.value.error_code == ErrorCode.PARTITION_SPEC_INVALID_EXCEPTION
+
+
 # ---- awaiting
 
 

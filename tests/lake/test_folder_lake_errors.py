@@ -8,22 +8,18 @@ import logging
 import os
 import shutil
 import sqlite3
-import sys
 import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.exceptions import CommitFailedException
 
 import fluss_df as fluss
 from fluss_df.embedded import EmbeddedFluss, folder_lake, lake_sums
 from fluss_df.embedded.folder_lake import FolderLake
 from fluss_df.embedded.lake_copy import copied_tables
-from fluss_df.embedded.lake_layout import match_columns
 from fluss_df.embedded.lake_rows import CATALOG, CATALOG_FILE, catalog_rows
 from fluss_df.embedded.lake_summing import LakeSumming
 from fluss_df.embedded.lake_sums import Sum, Sums, add_sums
@@ -60,12 +56,6 @@ def folder(whole: Path, tmp_path: Path) -> Path:
     with EmbeddedFluss(copy, options=BY_HAND):
         pass  # it is made right where it is
     return copy
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[EmbeddedFluss]:
-    with EmbeddedFluss(tmp_path / "e", port=0, options=BY_HAND) as made:
-        yield made
 
 
 def pinned(snapshot: int | None = None, path: fluss.TablePath = LOG) -> list[PinnedTable]:
@@ -255,135 +245,6 @@ def test_a_tiering_that_ends_is_said(
     assert "no such luck" in caplog.text
 
 
-# ---- tables that are created, altered and dropped
-
-
-def create(engine: EmbeddedFluss, columns: pa.Schema, **more: Any) -> None:
-    properties = {"table.datalake.enabled": "true", **more.pop("properties", {})}
-    keys = more.pop("keys", None)
-    with engine.connection() as connection:
-        connection.get_admin().create_table(
-            fluss.TablePath("fluss", "made"),
-            fluss.TableDescriptor(fluss.Schema(columns, keys), properties=properties, **more),
-        )
-
-
-COLUMNS = pa.schema([("a", pa.int64()), ("b", pa.string())])
-
-
-@pytest.mark.parametrize(
-    ("columns", "more", "message"),
-    [
-        (COLUMNS, {"properties": {"table.datalake.format": "paimon"}}, "a folder is 'iceberg'"),
-        (COLUMNS, {"bucket_keys": ["a", "b"]}, r"at most one bucket key, but got: \['a', 'b'\]"),
-        (COLUMNS, {"partition_keys": ["a"]}, "Column `a` is not string type"),
-    ],
-    ids=["format", "buckets", "partition"],
-)
-def test_what_the_lake_cannot_have_is_refused(
-    engine: EmbeddedFluss, columns: pa.Schema, more: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(FlussError, match=message) as refused:
-        create(engine, columns, **more)
-    assert "fluss.made" in str(refused.value)
-    with engine.connection() as connection:
-        assert not connection.get_admin().table_exists(fluss.TablePath("fluss", "made"))
-
-
-def test_maps_and_lists_of_rows_are_in_the_lake(engine: EmbeddedFluss) -> None:
-    row = pa.struct([("x", pa.int32()), ("d", pa.decimal128(9, 2))])
-    columns = pa.schema(
-        [("id", pa.int64()), ("m", pa.map_(pa.string(), row)), ("l", pa.list_(row))]
-    )
-    create(engine, columns)
-    lake = catalog(engine.folder).load_table(("fluss", "made"))
-    assert "map<string, struct<" in str(lake.schema())
-    assert "list<struct<" in str(lake.schema())
-    ids = [field.field_id for field in lake.schema().fields]
-    assert len(set(ids)) == len(ids)
-
-
-def test_without_the_extra_the_way_out_is_said(
-    engine: EmbeddedFluss, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "pyiceberg.catalog.sql", None)
-    with pytest.raises(FlussError, match=r"pip install 'fluss-df\[lake\]'"):
-        create(engine, COLUMNS)
-
-
-def test_a_folder_whose_name_is_no_text_has_no_lake(tmp_path: Path) -> None:
-    odd = tmp_path / os.fsdecode(b"\xff")
-    with (
-        EmbeddedFluss(odd, options=BY_HAND) as engine,
-        pytest.raises(FlussError, match=r"bytes that are not UTF-8.*rename the folder"),
-    ):
-        create(engine, COLUMNS)
-
-
-def test_a_table_of_somebody_else_in_the_catalog_stays(engine: EmbeddedFluss) -> None:
-    create(engine, COLUMNS)  # which makes the catalog
-    with engine.connection() as connection:
-        connection.get_admin().drop_table(fluss.TablePath("fluss", "made"))
-    with closing(catalog(engine.folder)) as theirs:
-        theirs.create_namespace_if_not_exists("fluss")
-        place = f"file://{engine.folder}/lake/warehouse/theirs"
-        theirs.create_table(("fluss", "made"), COLUMNS, location=place)
-        with pytest.raises(FlussError, match="embedded engine did not make it: drop or rename"):
-            create(engine, COLUMNS)
-        assert theirs.table_exists(("fluss", "made"))
-
-
-@pytest.mark.parametrize("times", [1, 100])
-def test_a_lake_table_that_others_change_meanwhile(
-    engine: EmbeddedFluss, monkeypatch: pytest.MonkeyPatch, times: int
-) -> None:
-    lake_table = table(engine, "log")
-    lake_table.write([1], 1)
-    failed = [0]
-
-    def commit(*arguments: Any) -> None:
-        failed[0] += 1
-        if failed[0] <= times:
-            raise CommitFailedException("somebody was first")
-        match_columns(*arguments)
-
-    monkeypatch.setattr(folder_lake, "match_columns", commit)
-    with engine.connection() as connection:
-        admin = connection.get_admin()
-        if times == 1:
-            admin.alter_table(LOG, add_columns=MORE)
-        else:
-            with pytest.raises(FlussError, match=r"fluss\.log.*changed by others all the time"):
-                admin.alter_table(LOG, add_columns=MORE)
-        added = "word" in admin.get_table_info(LOG).get_schema().get_column_names()
-    assert added == (times == 1)
-    names = [f.name for f in catalog(engine.folder).load_table(("fluss", "log")).schema().fields]
-    assert ("word" in names) == added
-    assert_reads(engine, lake_table)
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_table_is_dropped_whatever_its_lake_table_says(
-    engine: EmbeddedFluss,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    lost: bool,
-) -> None:
-    table(engine, "log").write([1], 1)
-
-    def refuse(*_: object) -> None:
-        raise ValueError("no such luck")
-
-    if lost:
-        (engine.folder / "lake" / CATALOG_FILE).unlink()
-    else:
-        monkeypatch.setattr(FolderLake, "_drop", refuse)
-    with engine.connection() as connection:
-        connection.get_admin().drop_table(LOG)
-        assert not connection.get_admin().table_exists(LOG)
-    assert ("could not be removed: no such luck" in caplog.text) == (not lost)
-
-
 # ---- checks
 
 
@@ -542,16 +403,3 @@ def test_a_table_without_checksums_keeps_no_other_from_them(
     sums.add(LOG)  # too late, and not begun again
     assert made == [LOG, other]
     assert [record.getMessage() for record in caplog.records] == ([told] if told else [])
-
-
-def test_a_table_that_fails_keeps_no_other_from_being_tiered(engine: EmbeddedFluss) -> None:
-    tables = [table(engine, "log", name=name) for name in ("one", "two", "three")]
-    for each in tables:
-        each.write(list(range(5)), 0)
-    catalog(engine.folder).drop_table(("fluss", "one"))
-    with engine.connection() as connection, TieringService(connection) as service:
-        with pytest.raises(FlussError):
-            service.run_due()
-        for name in ("two", "three"):
-            found = connection.get_admin().get_latest_lake_snapshot(fluss.TablePath("fluss", name))
-            assert found.snapshot_id

@@ -154,6 +154,32 @@ def test_keys_in_nanoseconds_are_read_from_fluss(tiering_cluster: LocalCluster) 
         assert found.sort("at").equals(there.sort("at"))
 
 
+def tier_for_a_minute(service: TieringService) -> None:
+    """Tier until that fails: the coordinator says only after a while that a table is due."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        service.run_due()
+        time.sleep(0.1)
+
+
+def test_keys_in_nanoseconds_beside_others_are_not_tiered(tiering_cluster: LocalCluster) -> None:
+    """Fluss keeps them apart, and in the lake they would be one row."""
+    path = fluss.TablePath("fluss", "apart")
+    times = pa.array([1_000_001, 1_000_002], pa.timestamp("ns"))
+    rows = pa.table({"id": [1, 1], "at": times, "name": ["a", "b"]})
+    schema = fluss.Schema(rows.schema, ["id", "at"])
+    descriptor = fluss.TableDescriptor(schema, bucket_count=1, bucket_keys=["id"], properties=LAKE)
+    with fluss.connect(tiering_cluster.bootstrap_servers) as connection:
+        create_lake_table(tiering_cluster, connection, path, descriptor)
+        fluss.write_fluss(rows, path, connection=connection)
+        with (
+            TieringService(connection, ["fluss.apart"]) as service,
+            pytest.raises(FlussError, match=r"fluss\.apart: column 'at' .* one row in the lake"),
+        ):
+            tier_for_a_minute(service)
+        assert fluss.read_fluss(path, connection=connection).height == 2
+
+
 def test_names_that_are_patterns(tiering_cluster: LocalCluster) -> None:
     first = pa.table({"^a$": [1, 2, 3], "*": ["x", "y", "z"], "a": [7, 8, 9]})
     later = pa.table({"^a$": [2, 4], "*": ["v", "w"], "a": [5, 6]})

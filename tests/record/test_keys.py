@@ -42,6 +42,13 @@ def test_types_that_are_no_keys(kind: pa.DataType, lake: str | None) -> None:
         encode_keys([pa.array([], kind)], [from_arrow(kind)], lake)
 
 
+def test_types_that_iceberg_has_no_buckets_of_are_named() -> None:
+    tiny = from_arrow(pa.int8(), nullable=False)
+    said = r"table d\.t, column 'k' of type tinyint cannot be the bucket key.*choose a column"
+    with pytest.raises(FlussError, match=said):
+        encode_keys([pa.array([1], pa.int8())], [tiny], "iceberg", names=["k"], table="d.t")
+
+
 def test_keys_need_columns_and_known_lakes() -> None:
     with pytest.raises(FlussError, match="at least one column"):
         encode_keys([], [])
@@ -68,8 +75,8 @@ def test_no_rows(lake: str | None) -> None:
 
 def test_an_empty_iceberg_key_has_no_bucket() -> None:
     keys = encode_keys([pa.array(["a", ""])], [TEXT], "iceberg")
-    with pytest.raises(FlussError, match="empty key"):
-        bucket_ids(keys, 4, "iceberg")
+    with pytest.raises(FlussError, match=r"table d\.t: an empty key has no bucket.*leave out"):
+        bucket_ids(keys, 4, "iceberg", of="table d.t")
     # Fluss's own keys hold the length, so an empty string is no empty key
     assert len(bucket_ids(encode_keys([pa.array([""])], [TEXT]), 4)) == 1
 

@@ -14,7 +14,7 @@ from fluss_df.client.fetch.value_decoder import ValueReader
 from fluss_df.client.lookup.one_key import DirectLookup
 from fluss_df.client.lookup.queue import Answer, LookupQueue
 from fluss_df.client.routing.one_row import PlainKeys
-from fluss_df.client.routing.partitions import PartitionRouter, bucket_assigner
+from fluss_df.client.routing.partitions import PartitionRouter, bucket_assigner, named_key
 from fluss_df.client.runtime.io_thread import reset_after_fork
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.client.runtime.retry import Backoff
@@ -134,7 +134,8 @@ class Asker:
         )
         bucket_id = 0
         if info.num_buckets > 1:
-            bucket_id = int(bucket_ids(bucket_keys, info.num_buckets, info.lake_format)[0])
+            found = bucket_ids(bucket_keys, info.num_buckets, info.lake_format, of=named_key(info))
+            bucket_id = int(found[0])
         answer = self._ask_server(TableBucket(info.table_id, bucket_id), keys[0], metrics)
         return None if answer is None else answer[0]
 

@@ -165,6 +165,11 @@ def bucket_assigner(
     return _StickyAssigner(info, count_of)
 
 
+def named_key(info: TableInfo) -> str:
+    """Return the table and the columns of its bucket key, as errors name them."""
+    return f"table {info.table_path}, bucket key '{', '.join(info.get_bucket_keys())}'"
+
+
 class _StickyAssigner:
     """A random bucket for each batch, another one than the last."""
 
@@ -242,9 +247,10 @@ class _HashAssigner:
             [column.type for column in self._keys],
             info.lake_format,
             names=[column.name for column in self._keys],
+            table=str(info.table_path),
         )
         count = self._count_of(partition_id)
-        buckets = bucket_ids(keys, count, info.lake_format)
+        buckets = bucket_ids(keys, count, info.lake_format, of=named_key(info))
         # NumPy sorts numbers of up to 16 bits by their digits, in a fifth of the time
         small = buckets.astype(np.uint16) if count < 2**16 else buckets
         order = np.argsort(small, kind="stable")

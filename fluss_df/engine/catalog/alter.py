@@ -122,6 +122,12 @@ def _with_properties(old: TableDescriptor, request: pb.AlterTableRequest) -> Tab
             " lake alone."
         )
     for key in properties.keys() & {change.config_key for change in request.config_changes}:
+        if key == enabled and options.boolean(old.properties, enabled):
+            raise _invalid(
+                f"The option '{key}' cannot be altered for a table that has a data lake: rows that"
+                " expired from the log are in the lake alone. Copy the rows into a table without a"
+                " lake."
+            )
         if key == enabled:
             raise _invalid(
                 f"The option '{key}' cannot be altered for tables that were created before the"

@@ -36,7 +36,8 @@ def last_changes(
     """Return the keys that changed, as the lake has them, and the rows that are there of them.
 
     ``changes`` are those of a bucket in their order, with the column ``_change_type``. ``in_lake``
-    converts keys to the lake's types: keys that are equal there are one key in Fluss, too.
+    converts keys to the lake's types. Keys that are equal there are one key in Fluss, too: tables
+    where they are not (timestamps of nanoseconds beside another key) have no task writer.
     """
     tables = []
     for table in changes:

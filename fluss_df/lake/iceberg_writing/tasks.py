@@ -20,6 +20,7 @@ from fluss_df.lake.rounds.split import Partition, Split, where
 from fluss_df.lake.rounds.split_reader import SplitReader
 from fluss_df.lake.rounds.tasks import WriteTask, Written
 from fluss_df.metadata import CHANGELOG_COLUMNS, COMMIT_TIMESTAMP_COLUMN, LOG_OFFSET_COLUMN
+from fluss_df.record.kv.primary_key import refuse_keys_finer_than_iceberg
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class IcebergTaskWriter:
 
     The id is None before the first snapshot. ``files`` are those of a primary-key table in the
     snapshot; None has the writer find them.
+
+    Raises FlussError for a table whose rows the lake cannot keep apart, before a file is written.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class IcebergTaskWriter:
         snapshot_id: int | None,
         files: Mapping[Partition, PartitionFiles] | None = None,
     ) -> None:
+        refuse_keys_finer_than_iceberg(info.table_path, info.descriptor)
         self.connection = connection
         self.info = info
         self.snapshot_id = snapshot_id

@@ -34,24 +34,33 @@ _BLOCK_ROWS: Final = 1 << 14
 
 
 def bucket_ids(
-    keys: Keys, num_buckets: int, lake_format: str | None = None, *, unsigned_tail: bool = False
+    keys: Keys,
+    num_buckets: int,
+    lake_format: str | None = None,
+    *,
+    unsigned_tail: bool = False,
+    of: str = "bucket key",
 ) -> npt.NDArray[np.int32]:
     """Return the bucket of each key.
 
     ``keys`` are those that :func:`fluss_df.record.keys.keys.encode_keys` made for the same lake
     format, which is the table's ``table.datalake.format``: None, ``paimon``, ``iceberg`` or
     ``lance``. ``unsigned_tail`` hashes as the official Rust client does, where that differs from
-    Java; it has no effect for Iceberg.
+    Java; it has no effect for Iceberg. ``of`` names the table and the column in errors.
 
-    Raises FlussError for no buckets, an empty key (Fluss, Iceberg), or a lake format that is not
-    supported.
+    Raises FlussError for no buckets, an empty key (Iceberg: an empty text or no bytes), or a lake
+    format that is not supported.
     """
     if num_buckets < 1:
         raise FlussError(f"a table has at least one bucket, not {num_buckets}")
     lake = (lake_format or "").lower()
     tail: Tail = "unsigned" if unsigned_tail else "signed"
     if lake != "paimon" and (np.diff(keys.offsets) == 0).any():
-        raise FlussError("an empty key has no bucket")
+        # Java's writers refuse it, too; Fluss's own keys hold a length, and are never empty
+        raise FlussError(
+            f"{of}: an empty key has no bucket in a table with a lake in Iceberg; leave out the"
+            " rows where it is empty, or write another value"
+        )
     if lake not in ("", "lance", "paimon", "iceberg"):
         raise FlussError(f"data lake format {lake_format!r}: its buckets are not supported")
     n = len(keys.offsets) - 1

@@ -57,7 +57,7 @@ def encode_keys(
     if lake == "paimon":
         return keys_paimon.encode(arrays, types)
     if lake == "iceberg":
-        return keys_iceberg.encode(arrays, types)
+        return keys_iceberg.encode(arrays, types, names, where)
     raise FlussError(f"data lake format {lake_format!r}: its keys are not supported")
 
 
