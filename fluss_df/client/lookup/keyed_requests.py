@@ -63,6 +63,7 @@ class Asker:
         self._name = str(info.table_path)
         self._of_table = connection.metrics.of_table(self._name)
         self._lake_format = key_lake_format(info)
+        self._named_key = named_key(info)
         self._check_row = RowChecker(columns, self._name)
         self._plain = PlainKeys(info, columns, encoded, self._lake_format)
         self._cut = CutDigits(columns, encoded, self._lake_format)
@@ -134,7 +135,7 @@ class Asker:
         )
         bucket_id = 0
         if info.num_buckets > 1:
-            found = bucket_ids(bucket_keys, info.num_buckets, info.lake_format, of=named_key(info))
+            found = bucket_ids(bucket_keys, info.num_buckets, info.lake_format, of=self._named_key)
             bucket_id = int(found[0])
         answer = self._ask_server(TableBucket(info.table_id, bucket_id), keys[0], metrics)
         return None if answer is None else answer[0]
