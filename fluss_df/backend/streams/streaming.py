@@ -145,7 +145,14 @@ class Streaming(Statements):
             frame = self.compile(expr, params=params)
             _refuse_dependent(*with_marked_stream(frame, stream))
             return self._batches(frame, convert, **options)
-        late = dt.timedelta(seconds=parse_duration("lateness", lateness))
+        seconds = parse_duration("lateness", lateness)
+        try:
+            late = dt.timedelta(seconds=seconds)
+        except OverflowError:
+            raise FlussError(
+                f"lateness={lateness!r}: expected a duration of at most {dt.timedelta.max.days:,}"
+                " days"
+            ) from None
         running = RunningAggregate(expr, late, emit, max_groups)
         below = self.compile(aggregate.parent.to_expr(), params=params)
         _refuse_dependent(*with_marked_stream(below, stream))
