@@ -231,14 +231,18 @@ def test_windows_close_where_the_clock_skips_an_hour(
 ) -> None:
     day = dt.datetime(2024, 3, 31)
     made = fresh()
-    # half past one, and in UTC half an hour later ten past three
     con.create_table(made, moments(day.replace(minute=30)), buckets=1)
-    running = Followed(con, in_berlin(con, made), emit="final", lateness="30m")
-    con.insert(made, moments(day.replace(hour=1, minute=10)))
-    con.insert(made, moments(day.replace(hour=2)))
+    running = Followed(con, in_berlin(con, made), lateness="30m")
     assert running.next() == [(day.replace(hour=1), 1)]
-    con.insert(made, moments(day.replace(hour=4)))
-    assert running.next() == [(day.replace(hour=3), 1), (day.replace(hour=4), 1)]
+    # the clock shows ten past three, ten minutes after two would have been
+    con.insert(made, moments(day.replace(hour=1, minute=10)))
+    assert running.next() == [(day.replace(hour=3), 1)]
+    con.insert(made, moments(day.replace(minute=40)))
+    assert running.next() == [(day.replace(hour=1), 2)]
+    con.insert(made, moments(day.replace(hour=2)))
+    assert running.next() == [(day.replace(hour=4), 1)]
+    con.insert(made, moments(day.replace(minute=50), day.replace(hour=1, minute=50)))
+    assert running.next() == [(day.replace(hour=3), 2)]
     assert not running.end()
 
 
@@ -247,13 +251,16 @@ def test_windows_do_not_open_again_where_the_clock_is_set_back(
 ) -> None:
     day = dt.datetime(2024, 10, 27)
     made = fresh()
-    # half past two in summer, and half past two in winter
-    con.create_table(
-        made, moments(day.replace(minute=30), day.replace(hour=1, minute=30)), buckets=1
-    )
-    running = Followed(con, in_berlin(con, made), emit="final", lateness="30m")
-    con.insert(made, moments(day.replace(hour=4)))
+    con.create_table(made, moments(day.replace(minute=30)), buckets=1)
+    running = Followed(con, in_berlin(con, made), lateness="10m")
+    assert running.next() == [(day.replace(hour=2), 1)]
+    # half past two again, in winter now
+    con.insert(made, moments(day.replace(hour=1, minute=30)))
     assert running.next() == [(day.replace(hour=2), 2)]
+    con.insert(made, moments(day.replace(hour=3)))
+    assert running.next() == [(day.replace(hour=4), 1)]
+    con.insert(made, moments(day.replace(minute=50), day.replace(hour=2)))
+    assert running.next() == [(day.replace(hour=3), 1)]
     assert not running.end()
 
 
