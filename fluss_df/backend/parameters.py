@@ -116,8 +116,11 @@ def literal(value: Any, number: int) -> exp.Expr:
         if not math.isfinite(plain):
             name = "nan" if math.isnan(plain) else "inf" if plain > 0 else "-inf"
             return exp.cast(exp.Literal.string(name), exp.DType.DOUBLE)
-        signed = _signed(repr(abs(plain)), math.copysign(1, plain) < 0)
-        return exp.cast(signed, exp.DType.FLOAT if kind == pa.float32() else exp.DType.DOUBLE)
+        wanted = exp.DType.FLOAT if kind == pa.float32() else exp.DType.DOUBLE
+        if not plain and math.copysign(1, plain) < 0:
+            # SQL computes -(0.0), a decimal, which is 0.0
+            return exp.cast(exp.Literal.string("-0.0"), wanted)
+        return exp.cast(_signed(repr(abs(plain)), plain < 0), wanted)
     if isinstance(plain, Decimal):
         # made of nodes, because parsing the name of a type takes as long as all else
         sizes = (exp.Literal.number(size) for size in (kind.precision, kind.scale))

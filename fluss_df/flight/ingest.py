@@ -45,6 +45,7 @@ def ingest(session: Session, asked: pb.CommandStatementIngest, upload: Upload) -
     batches = iter(upload)
     # read before a table is replaced: the client may be gone, or send something else than rows
     first = next(batches, None)
+    _require_names(path, upload.schema)
     _prepare_table(session, path, asked, upload.schema)
     written = 0
     held: list[pa.RecordBatch] = []
@@ -87,6 +88,16 @@ def _path(session: Session, asked: pb.CommandStatementIngest) -> TablePath:
         raise invalid("ingestion needs the name of a table")
     found: TablePath = session.backend.path(asked.table, asked.schema or None)
     return found
+
+
+def _require_names(path: TablePath, schema: pa.Schema) -> None:
+    """Raise RefusalError for rows with two columns of one name, which no table has."""
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise invalid(
+                f"table {path}: the rows to ingest have more than one column '{name}': give each"
+                " column a name of its own"
+            )
 
 
 def _prepare_table(

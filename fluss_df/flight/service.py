@@ -366,7 +366,12 @@ def _basic(credentials: str) -> tuple[str, str]:
 def _only(kind: Any, requests: Iterator[bytes]) -> Any:
     message = next(requests, None)
     if message is None:
-        raise invalid(f"the client sent nothing where a {kind.DESCRIPTOR.name} is expected")
+        # drivers end the call without its schema where rows come in no batch at all
+        way_out = (
+            ": send one batch without rows, where there are none" if kind is pb.FlightData else ""
+        )
+        name = kind.DESCRIPTOR.name
+        raise invalid(f"the client sent nothing where a {name} is expected{way_out}")
     return parse(kind, message)
 
 

@@ -73,7 +73,8 @@ def lookup_join(
     FlussError
         When the table has no primary key, or ``on`` does not name all of it; names both.
     SchemaMismatchError
-        When a column has not the type of its key.
+        When a column has not the type of its key, and when two columns of the result would have
+        the same name.
 
     Examples
     --------
@@ -94,6 +95,8 @@ def lookup_join(
     keys = _key_columns(info, on, left)
     names = bind_columns(info, columns)
     added = [name for name in names if name not in keys] if columns is None else list(names)
+    if how in ("left", "inner"):
+        _require_free_names(path, added, left.names(), suffix)
     needed = {*added, *keys}
     wanted = tuple(n for n in info.get_column_names() if n in needed)
     source = ScanSource(opened, path, wanted, (), frame_schema(info, wanted, ()), keyed=True)
@@ -105,6 +108,20 @@ def lookup_join(
         projection_pushdown=False,
         streamable=True,
     )
+
+
+def _require_free_names(
+    path: TablePath, added: Sequence[str], left: Sequence[str], suffix: str
+) -> None:
+    taken = dict.fromkeys(left, "the frame")
+    for name in added:
+        new = f"{name}{suffix}" if name in left else name
+        if new in taken:
+            raise SchemaMismatchError(
+                f"lookup_join: column '{name}' of table {path} would be called '{new}', as a column"
+                f" of {taken[new]} is: choose another suffix={suffix!r}, or fewer columns=[...]"
+            )
+        taken[new] = "the table"
 
 
 def _key_columns(

@@ -51,8 +51,8 @@ _REDUCTION = re.compile(
     r"|first|null_count|arg_min|arg_max|implode|any|all|skew|kurtosis|entropy|mode|value_counts"
     r"|cum_sum|cum_count|cum_min|cum_max|cum_prod|cumulative_eval|rank|reduce|over)|(?<![\w.])len)\("
 )
-# expressions over the elements of one list
-_OF_ELEMENTS = re.compile(r"\.(?:list|arr|array)\.(?:eval|agg)\(")
+# expressions over the elements of one list, and a constant for each row, by the number of rows
+_OF_ELEMENTS = re.compile(r"\.(?:list|arr|array)\.(?:eval|agg)\(|(?<!str)\.repeat\(")
 
 
 def serialized(frame: pl.LazyFrame) -> bytes:
@@ -145,6 +145,14 @@ def reduction_of_rows(frame: pl.LazyFrame) -> str | None:
 
 def _reduces(text: str) -> bool:
     """Return whether expressions have a reduction of all rows."""
+    return calls(text, _REDUCTION)
+
+
+def calls(text: str, functions: re.Pattern[str]) -> bool:
+    """Return whether expressions, as a plan shows them, call one of some functions.
+
+    Calls on the elements of one list do not count, nor does what a constant is repeated by.
+    """
     plain = _QUOTED.sub("", text)
     while (found := _OF_ELEMENTS.search(plain)) is not None:
         depth, end = 1, found.end()
@@ -155,7 +163,7 @@ def _reduces(text: str) -> bool:
             # a name with a quote in it: what is not understood counts as a reduction
             break
         plain = plain[: found.start()] + plain[end:]
-    return _REDUCTION.search(plain) is not None
+    return functions.search(plain) is not None
 
 
 _stacks_lock = threading.RLock()

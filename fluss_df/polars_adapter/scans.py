@@ -289,3 +289,8 @@ def lazy_frames(frames: Callable[[], Iterable[pl.DataFrame]], schema: pl.Schema)
         return (found.select([cs.by_name(name) for name in names]) for found in frames())
 
     return scan_frames(read, schema)
+
+
+def lazy_nothing(name: str, schema: Mapping[str, Any]) -> pl.LazyFrame:
+    """Return a lazy frame without rows, which the plan of a query shows by a name."""
+    return scan_frames(lambda names, rows: (), schema, explain_name=name)

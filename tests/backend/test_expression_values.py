@@ -258,3 +258,13 @@ def test_a_text_that_is_no_time_is_told(con: Backend) -> None:
     for condition in (t.d.isin(["soon"]), t.d.notin(["2024-01-01", "soon"])):
         with pytest.raises(FlussError, match="'d' is date, and is compared with the text 'soon'"):
             t.filter(condition).execute()
+
+
+def test_the_rest_of_a_division_by_infinity_is_all_of_it() -> None:
+    con: Backend = Backend().connect(":memory:")
+    rows = pl.DataFrame({"f": [1.5, -8.5, -0.0, float("nan"), float("inf"), None]})
+    t = con.create_table("t", rows.with_columns(i=pl.lit(-3)), buckets=1)
+    for infinity in (float("inf"), float("-inf")):
+        found = t.select(f=t.f % infinity, i=t.i % infinity).to_polars()
+        assert str(found["f"].to_list()) == "[1.5, -8.5, -0.0, nan, nan, None]"
+        assert found["i"].to_list() == [-3.0] * 6

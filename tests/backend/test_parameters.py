@@ -53,6 +53,12 @@ def test_any_value_comes_back(memory: Backend, value: object) -> None:
     assert value_of(memory, value) == value
 
 
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
+def test_zero_keeps_its_sign(memory: Backend, kind: pa.DataType) -> None:
+    assert str(value_of(memory, pa.scalar(-0.0, kind))) == "-0.0"
+    assert str(value_of(memory, pa.scalar(0.0, kind))) == "0.0"
+
+
 def test_a_decimal_and_a_dictionary_keep_their_types(memory: Backend) -> None:
     assert value_of(memory, Decimal("-7.250")) == Decimal("-7.250")
     coded = pa.array(["a", "b"]).dictionary_encode()

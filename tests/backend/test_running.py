@@ -213,3 +213,86 @@ def test_a_run_refuses_what_needs_all_rows(con: Backend, name: str, tmp_path: An
         con.run(con.table(name).group_by("page").agg(n=_.count()), **places)
     with pytest.raises(FlussError, match="COUNT cannot be followed"):
         con.run(f"SELECT count(*) FROM {name}", **places)
+
+
+def in_berlin(con: Backend, made: str) -> ir.Table:
+    table = con.table(made).mutate(
+        at=_.at.cast("timestamp('UTC')").cast("timestamp('Europe/Berlin')")
+    )
+    return table.group_by(hour=table.at.truncate("h")).agg(n=_.count())
+
+
+def moments(*given: dt.datetime) -> pl.DataFrame:
+    return pl.DataFrame({"at": given}, schema={"at": pl.Datetime("us")})
+
+
+def test_windows_close_where_the_clock_skips_an_hour(
+    con: Backend, fresh: Callable[[], str]
+) -> None:
+    day = dt.datetime(2024, 3, 31)
+    made = fresh()
+    con.create_table(made, moments(day.replace(minute=30)), buckets=1)
+    running = Followed(con, in_berlin(con, made), lateness="30m")
+    assert running.next() == [(day.replace(hour=1), 1)]
+    # the clock shows ten past three, ten minutes after two would have been
+    con.insert(made, moments(day.replace(hour=1, minute=10)))
+    assert running.next() == [(day.replace(hour=3), 1)]
+    con.insert(made, moments(day.replace(minute=40)))
+    assert running.next() == [(day.replace(hour=1), 2)]
+    con.insert(made, moments(day.replace(hour=2)))
+    assert running.next() == [(day.replace(hour=4), 1)]
+    con.insert(made, moments(day.replace(minute=50), day.replace(hour=1, minute=50)))
+    assert running.next() == [(day.replace(hour=3), 2)]
+    assert not running.end()
+
+
+def test_windows_do_not_open_again_where_the_clock_is_set_back(
+    con: Backend, fresh: Callable[[], str]
+) -> None:
+    day = dt.datetime(2024, 10, 27)
+    made = fresh()
+    con.create_table(made, moments(day.replace(minute=30)), buckets=1)
+    running = Followed(con, in_berlin(con, made), lateness="10m")
+    assert running.next() == [(day.replace(hour=2), 1)]
+    # half past two again, in winter now
+    con.insert(made, moments(day.replace(hour=1, minute=30)))
+    assert running.next() == [(day.replace(hour=2), 2)]
+    con.insert(made, moments(day.replace(hour=3)))
+    assert running.next() == [(day.replace(hour=4), 1)]
+    con.insert(made, moments(day.replace(minute=50), day.replace(hour=2)))
+    assert running.next() == [(day.replace(hour=3), 1)]
+    assert not running.end()
+
+
+@pytest.mark.parametrize(
+    ("first", "kind", "lateness"),
+    [
+        (dt.datetime(1, 1, 1), pl.Datetime("us"), "1h"),
+        (dt.datetime(2024, 1, 1), pl.Datetime("us"), dt.timedelta(days=365 * 3000)),
+        (dt.datetime(2024, 1, 1), pl.Datetime("ns"), dt.timedelta(days=365 * 400)),
+        (dt.datetime(1, 1, 1), pl.Datetime("us", "Europe/Berlin"), "3h"),
+        (dt.date(1, 1, 1), pl.Date(), "1d"),
+    ],
+)
+def test_no_window_closes_before_there_are_times(
+    con: Backend, fresh: Callable[[], str], first: Any, kind: Any, lateness: Any
+) -> None:
+    made = fresh()
+    zone = getattr(kind, "time_zone", None)
+    stored = pl.Datetime("us") if zone else kind
+    con.create_table(made, pl.DataFrame({"at": [first]}, schema={"at": stored}), buckets=1)
+    table = con.table(made)
+    if zone:
+        table = table.mutate(at=_.at.cast("timestamp('UTC')").cast(f"timestamp('{zone}')"))
+    running = Followed(
+        con, table.group_by(y=_.at.truncate("D")).agg(n=_.count()), lateness=lateness
+    )
+    assert [n for _day, n in running.next()] == [1]
+    con.insert(made, pl.DataFrame({"at": [first]}, schema={"at": stored}))
+    assert [n for _day, n in running.next()] == [2]
+    assert not running.end()
+
+
+def test_a_lateness_without_end_is_refused(con: Backend, name: str) -> None:
+    with pytest.raises(FlussError, match="lateness=inf: expected a duration of at most"):
+        con.follow(by_minute(con.table(name)), lateness=float("inf"))

@@ -1,5 +1,6 @@
 """Window functions equal to DuckDB's, over groups, orders and frames."""
 
+import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
@@ -116,6 +117,30 @@ def test_frames_of_values(
         return REDUCTIONS[name](t).over(window)
 
     check(table, made)
+
+
+@pytest.mark.parametrize("kind", ["TINYINT", "SMALLINT", "INTEGER", "BIGINT"])
+def test_frames_of_values_at_the_bounds_of_their_type(kind: str) -> None:
+    most = 2 ** {"TINYINT": 7, "SMALLINT": 15, "INTEGER": 31, "BIGINT": 63}[kind] - 1
+    keys = [-most, -most + 20, 0, most - 20, most]
+    names = {"TINYINT": pl.Int8, "SMALLINT": pl.Int16, "INTEGER": pl.Int32, "BIGINT": pl.Int64}
+    frame = pl.DataFrame({"k": keys, "v": range(1, 6)}, schema={"k": names[kind], "v": pl.Int64})
+    con: Backend = Backend().connect(FlussConnection.create(":memory:"))
+    t = con.create_table("t", frame, buckets=1)
+    window = ibis.range_window(order_by=t.k, preceding=100, following=100)
+    expr = t.select("k", total=t.v.sum().over(window)).order_by("k")
+    expected = [sum(v for v, k in enumerate(keys, 1) if abs(k - key) <= 100) for key in keys]
+    assert expr.to_polars()["total"].to_list() == expected
+
+
+def test_frames_of_hours_around_dates() -> None:
+    days = [dt.date(2024, 1, 1), dt.date(2024, 1, 2), dt.date(2024, 1, 2), dt.date(2024, 1, 4)]
+    con: Backend = Backend().connect(FlussConnection.create(":memory:"))
+    t = con.create_table("t", pl.DataFrame({"d": days}), buckets=1)
+    for hours, expected in ((12, [1, 2, 2, 1]), (24, [1, 3, 3, 1]), (47, [1, 3, 3, 1])):
+        window = ibis.range_window(order_by=t.d, preceding=ibis.interval(hours=hours), following=0)
+        found = t.select("d", n=t.count().over(window)).order_by("d").to_polars()["n"]
+        assert found.to_list() == expected
 
 
 @pytest.mark.parametrize("name", RANKS)

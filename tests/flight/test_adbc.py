@@ -367,6 +367,31 @@ def test_rows_that_do_not_fit_are_refused(cursor: adbc.Cursor, fresh: Fresh) -> 
     assert rows(cursor, f"SELECT count(*) AS n FROM {name}") == [{"n": 0}]
 
 
+@pytest.mark.parametrize("mode", ["create", "append", "replace"])
+def test_rows_with_two_columns_of_one_name_are_refused(
+    cursor: adbc.Cursor, fresh: Fresh, mode: Any
+) -> None:
+    name = fresh()
+    if mode != "create":
+        rows(cursor, f"CREATE TABLE {name} (id INT)")
+    with pytest.raises(
+        ProgrammingError, match=rf"INVALID_ARGUMENT.*{name}: .*more than one column 'id'"
+    ):
+        cursor.adbc_ingest(name, pa.table([[1], [2]], names=["id", "id"]), mode=mode)
+    if mode != "create":
+        assert rows(cursor, f"SELECT * FROM {name}") == []
+
+
+def test_rows_in_no_batch_say_how_none_are_sent(cursor: adbc.Cursor, fresh: Fresh) -> None:
+    name, schema = fresh(), pa.schema({"id": pa.int64()})
+    with pytest.raises(ProgrammingError, match=r"INVALID_ARGUMENT.*send one batch without rows"):
+        cursor.adbc_ingest(name, pa.RecordBatchReader.from_batches(schema, []), mode="create")
+    one = pa.RecordBatch.from_pylist([], schema)
+    empty = pa.RecordBatchReader.from_batches(schema, [one])
+    assert cursor.adbc_ingest(name, empty, mode="create") == 0
+    assert rows(cursor, f"SELECT * FROM {name}") == []
+
+
 # ---- what there is not
 
 

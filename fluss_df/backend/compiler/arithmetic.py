@@ -107,7 +107,12 @@ def modulus(op: ops.Modulus, **kw: Any) -> pl.Expr:
     right = _divisor(op, **kw)
     rest = left % right
     # Polars' remainder has the sign of the divisor
-    return pl.when((rest != 0) & ((left < 0) != (right < 0))).then(rest - right).otherwise(rest)
+    signed = pl.when((rest != 0) & ((left < 0) != (right < 0))).then(rest - right).otherwise(rest)
+    if not op.right.dtype.is_floating():
+        return signed
+    # infinity is in no number, not even once: all of it is the rest, of which Polars makes NaN
+    finite = left.is_finite() if op.left.dtype.is_floating() else left.is_not_null()
+    return pl.when(right.is_infinite() & finite).then(left).otherwise(signed)
 
 
 def _of_floats(operation: type[ops.Value]) -> None:

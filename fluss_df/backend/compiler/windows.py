@@ -125,6 +125,9 @@ class _Window:
             raise com.UnsupportedOperationError(
                 "a range with a distance needs an ascending key; order by the negative value"
             )
+        wide = _wide(self.op.order_by[0].arg)
+        if wide is not None:
+            key = key.cast(wide)
         wanted = key - distance if back else key + distance
 
         def positions(both: Sequence[pl.Series]) -> pl.Series:
@@ -138,6 +141,17 @@ class _Window:
 
         found = pl.map_batches([key, wanted], positions, return_dtype=pl.Int64)
         return pl.when(key.is_null()).then(self.peers()[int(end)]).otherwise(found)
+
+
+def _wide(key: ops.Value) -> pl.DataType | None:
+    """Return the type in which a key and a distance can be added; None for that of the key.
+
+    In its own type a whole number wraps around at its bounds, and a date has no hours.
+    """
+    kind = key.dtype
+    if kind.is_integer():
+        return pl.Int64() if kind.nbytes < 8 else pl.Int128()
+    return pl.Datetime("us") if kind.is_date() else None
 
 
 def _is_zero(node: ops.Value) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import zoneinfo
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -76,6 +77,17 @@ def _made_of(value: ops.Value) -> ops.Value:
         else:
             break
     return value
+
+
+def _before(local: dt.datetime, late: dt.timedelta, zone: str) -> dt.datetime:
+    """Return what the clock of a zone showed some time before it showed another time.
+
+    Of a time that it shows twice the earlier one is meant, and of one that it skips the earlier of
+    both that it may stand for: then windows close later, and not too soon.
+    """
+    clock = zoneinfo.ZoneInfo(zone)
+    both = (local.replace(tzinfo=clock, fold=fold).astimezone(dt.UTC) for fold in (0, 1))
+    return (min(both) - late).astimezone(clock).replace(tzinfo=None, fold=0)
 
 
 @dataclass
@@ -187,9 +199,14 @@ class RunningAggregate:
         newest = batch[self._window_name].max()
         if self._newest is None or newest > self._newest:
             self._newest = newest
-            self._closed = self._window_of(newest)
-        final = state.filter(window < self._closed)
-        self.state = state.filter(window >= self._closed)
+            closed = self._window_of(newest)
+            # never back: a clock that is set back may have begun an earlier window
+            if closed is not None and (self._closed is None or closed > self._closed):
+                self._closed = closed
+        final, self.state = state.clear(), state
+        if self._closed is not None:
+            final = state.filter(window < self._closed)
+            self.state = state.filter(window >= self._closed)
         if self.state.height > self.max_groups:
             raise FlussError(
                 f"there are {self.state.height} groups in windows that are open, more than"
@@ -200,16 +217,25 @@ class RunningAggregate:
         return self._results(given) if given.height else None
 
     def _window_of(self, newest: Any) -> Any:
-        """Return the earliest window that is open when the newest time is this one."""
+        """Return the earliest window that is open when the newest begins at this time.
+
+        None where all are: it would begin before the year 1.
+        """
         late = self.lateness
-        if isinstance(newest, dt.datetime):
-            moment: Any = newest - late
-        else:
-            # a date: lateness is rounded up to whole days
-            moment = newest - dt.timedelta(days=-(-late // dt.timedelta(days=1)))
-        literal = ops.Literal(moment, self._window.arg.dtype)
-        made = pl.select(translate(self._window.copy(arg=literal)))
-        return made.to_series()[0]
+        try:
+            if isinstance(newest, dt.datetime):
+                zone = self._window.arg.dtype.timezone
+                moment: Any = newest - late if zone is None else _before(newest, late, zone)
+                # microseconds as Python has them: those of no finer type have all years
+                kind = ibis.dtype("timestamp(6)")
+            else:
+                # a date: lateness is rounded up to whole days
+                moment = newest - dt.timedelta(days=-(-late // dt.timedelta(days=1)))
+                kind = self._window.arg.dtype
+            made = translate(self._window.copy(arg=ops.Literal(moment, kind)))
+            return pl.select(made).to_series()[0]
+        except (OverflowError, ValueError):
+            return None
 
     def _results(self, rows: pl.DataFrame) -> ir.Table:
         table = ibis.memtable(rows, schema=with_digits(self.partial, rows.schema)).op()

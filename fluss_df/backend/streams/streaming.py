@@ -13,6 +13,7 @@ import ibis.expr.operations as ops
 import ibis.expr.types as ir
 import polars as pl
 import pyarrow as pa
+from ibis.formats.polars import PolarsSchema
 from ibis.formats.pyarrow import PyArrowData, PyArrowSchema
 from sqlglot import exp
 
@@ -23,9 +24,11 @@ from fluss_df.backend.sql.statements import Statements
 from fluss_df.backend.streams.running import Emit, RunningAggregate, windowed_aggregate
 from fluss_df.errors import FlussError
 from fluss_df.io.base.durations import parse_duration
-from fluss_df.io.runs.micro_batches import MicroBatches
+from fluss_df.io.runs.micro_batches import MicroBatches, with_marked_stream
 from fluss_df.io.runs.runner import Destination, RunResult, run
 from fluss_df.metadata import TablePath
+from fluss_df.polars_adapter.row_by_row import needs_other_rows
+from fluss_df.polars_adapter.scans import lazy_nothing
 
 # what needs all rows for one of its results
 _WHOLE = (
@@ -43,12 +46,15 @@ _WHOLE_SQL = (
     exp.Order,
     exp.Distinct,
     exp.Limit,
+    exp.Fetch,
     exp.Offset,
     exp.AggFunc,
     exp.Window,
     exp.Except,
     exp.Intersect,
 )
+# the groups of a running aggregate, in the plan of what stands above it
+_GROUPS = "running_groups"
 
 
 class Streaming(Statements):
@@ -72,7 +78,8 @@ class Streaming(Statements):
 
         First come the rows that are there. Each batch is the expression over the rows that came
         since the batch before, with every pushdown; so it must be one whose rows need no others:
-        columns, filters, unions, joins with tables that are read whole for each batch.
+        columns, filters, joins with tables that are read whole for each batch: inner joins, and
+        left, semi and anti joins with the table that is followed on the left.
 
         Or it has one aggregate, which groups by a window of time among others:
         ``t.group_by(t.at.truncate("m"), "page").agg(n=_.count())``, or ``.bucket(minutes=5)``.
@@ -112,8 +119,9 @@ class Streaming(Statements):
         ------
         FlussError
             For an expression with an aggregate without a window of time, a sort, distinct rows, a
-            limit or a window function, which would need rows that are still to come. Of aggregates
-            there are sum, count, min, max, mean, any and all.
+            limit, a window function, a union with another table, or a join that keeps rows of the
+            other table, which would need rows that are still to come. Of aggregates there are sum,
+            count, min, max, mean, any and all.
         """
         if isinstance(expr, str):
             _refuse_whole_sql(expr)
@@ -134,9 +142,23 @@ class Streaming(Statements):
             return made.cast(PyArrowSchema.from_ibis(kinds))
 
         if aggregate is None:
-            return self._batches(self.compile(expr, params=params), convert, **options)
-        late = dt.timedelta(seconds=parse_duration("lateness", lateness))
+            frame = self.compile(expr, params=params)
+            _refuse_dependent(*with_marked_stream(frame, stream))
+            return self._batches(frame, convert, **options)
+        seconds = parse_duration("lateness", lateness)
+        try:
+            late = dt.timedelta(seconds=seconds)
+        except OverflowError:
+            raise FlussError(
+                f"lateness={lateness!r}: expected a duration of at most {dt.timedelta.max.days:,}"
+                " days"
+            ) from None
         running = RunningAggregate(expr, late, emit, max_groups)
+        below = self.compile(aggregate.parent.to_expr(), params=params)
+        _refuse_dependent(*with_marked_stream(below, stream))
+        results_of = self._named(lazy_nothing(_GROUPS, PolarsSchema.from_ibis(aggregate.schema)))
+        above = expr.op().replace({aggregate: results_of.op()}).to_expr()
+        _refuse_dependent(self.compile(above, params=params), _GROUPS)
 
         def results(part: pl.DataFrame) -> pa.Table:
             changed = running.update(part)
@@ -185,6 +207,7 @@ class Streaming(Statements):
             expr = self.sql(expr)
         _refuse_whole(expr)
         frame = self.compile(expr, params=params)
+        _refuse_dependent(*with_marked_stream(frame, options.get("stream")))
         return run(frame, to=to, checkpoint=checkpoint, **options)
 
 
@@ -200,6 +223,18 @@ def _refuse_whole(expr: ir.Table, aggregate: ops.Aggregate | None = None) -> Non
             f"a {type(node).__name__} cannot be followed: it needs rows that are still to come;"
             f" {hint}"
         )
+
+
+def _refuse_dependent(frame: pl.LazyFrame, source: str) -> None:
+    """Raise where a row of a source has other results in a batch than among all rows.
+
+    Nodes of Ibis and of SQL name what is refused best. The plan of Polars is what runs, so it is
+    looked at, too: it also shows joins, views, and functions that only Polars knows.
+    """
+    found = needs_other_rows(frame, source)
+    if found is not None:
+        way_out = found.way_out or "run it over what is there with execute, or with sql"
+        raise FlussError(f"{found.what} cannot be followed: {found.why}; {way_out}")
 
 
 def _refuse_whole_sql(query: str) -> None:

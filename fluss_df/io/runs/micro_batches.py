@@ -402,6 +402,23 @@ def share_rows(splits: list[Split], most: int | None) -> list[Split]:
     return shared
 
 
+class _Stream(FlussScan):
+    """The scan that is read batch by batch: it has a name of its own in the plan of a query."""
+
+
+def with_marked_stream(
+    frame: pl.LazyFrame, stream: str | TablePath | None
+) -> tuple[pl.LazyFrame, str]:
+    """Return a copy of a query, and the name by which its plan shows what is read in batches.
+
+    Raises FlussError as :class:`MicroBatches` does, for a query without one such scan.
+    """
+    copy, scans = copy_with_scans(frame)
+    # Polars asks for the name of a node when it shows a plan
+    _streamed(scans, stream, frame).__class__ = _Stream
+    return copy, _Stream.__name__
+
+
 def _streamed(
     scans: list[FlussScan], stream: str | TablePath | None, frame: pl.LazyFrame
 ) -> FlussScan:

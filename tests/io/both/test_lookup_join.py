@@ -88,6 +88,23 @@ def test_both_zeros_are_one_key(
         assert_frame_equal(found, expected, check_row_order=False)
 
 
+def test_columns_that_would_have_one_name_are_refused(
+    users: TablePath, connection: FlussConnection
+) -> None:
+    left = LEFT.with_columns(score_right=pl.lit(1)).lazy()
+    with pytest.raises(
+        SchemaMismatchError, match=rf"'score' of table {users} .*'score_right'.*the frame.*suffix="
+    ):
+        lookup_join(left, users, connection=connection)
+    # where no column is added, and where another name or fewer columns are wanted
+    assert lookup_join(left, users, how="semi", connection=connection).collect().height == 4
+    for options in ({"suffix": "_of_user"}, {"columns": ["name"]}):
+        found: Any = lookup_join(left, users, connection=connection, **options)
+        assert found.collect().height == LEFT.height
+    with pytest.raises(SchemaMismatchError, match="called 'score', as a column of the frame is"):
+        lookup_join(left, users, suffix="", connection=connection)
+
+
 def test_columns_and_keys_of_several_columns(
     make_table: MakeTable, connection: FlussConnection
 ) -> None:
