@@ -219,6 +219,11 @@ def typed(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
                 "[eE]"
             )
             return pl.when(~excess).then(value.cast(kind, strict=False))
+        case pl.Float32() | pl.Float64():
+            made = value.cast(kind, strict=False)
+            # null, because the cast makes an infinity of a number that is too large
+            written = value.str.contains("n", literal=True) | value.str.contains("N", literal=True)
+            return pl.when(written | ~made.is_infinite()).then(made)
     return value if kind == pl.String else value.cast(kind, strict=False)
 
 
