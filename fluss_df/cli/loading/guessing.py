@@ -35,6 +35,7 @@ _GUESSES: dict[str, tuple[str, pl.DataType]] = {
 }
 # whole numbers that may be too long for a type
 _LONG = {"a whole number": r"^[+-]?[0-9]{19,}$", "a number": r"^[+-]?[0-9]{16,}$"}
+_SHORTEST_LONG = 16
 # messages about them
 _LIMITS = {
     "a whole number": "a whole number that BIGINT holds",
@@ -48,6 +49,9 @@ def _fits(texts: pl.Series, guess: str) -> pl.Series:
     """Return which texts are what a guess says; null for null."""
     fits = texts.str.contains(_GUESSES[guess][0])
     if guess not in _LONG:
+        return fits
+    # most texts are short, and it takes little to see that
+    if (texts.str.len_bytes().max() or 0) < _SHORTEST_LONG:  # type: ignore[operator]
         return fits
     long = texts.str.contains(_LONG[guess])
     if not long.any():

@@ -87,7 +87,9 @@ def surely_fits(found: pa.DataType, wanted: pl.DataType) -> bool:
     if pa.types.is_null(found):
         return True
     if isinstance(wanted, pl.List):
-        return isinstance(found, pa.ListType) and surely_fits(found.value_type, _of(wanted.inner))
+        if not isinstance(found, pa.ListType):
+            return False
+        return surely_fits(cast("pa.DataType", found.value_type), _of(wanted.inner))
     if isinstance(wanted, pl.Struct):
         there = {f.name: _of(f.dtype) for f in wanted.fields}
         return isinstance(found, pa.StructType) and all(
@@ -98,7 +100,7 @@ def surely_fits(found: pa.DataType, wanted: pl.DataType) -> bool:
     if pa.types.is_string(found) or pa.types.is_timestamp(found):
         return True
     if wanted == pl.Boolean:
-        return pa.types.is_boolean(found)
+        return bool(pa.types.is_boolean(found))
     if pa.types.is_integer(found):
         return wanted.is_numeric()
     if pa.types.is_floating(found):

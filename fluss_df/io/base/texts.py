@@ -220,11 +220,21 @@ def typed(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
             )
             return pl.when(~excess).then(value.cast(kind, strict=False))
         case pl.Float32() | pl.Float64():
-            made = value.cast(kind, strict=False)
-            # null, because the cast makes an infinity of a number that is too large
-            written = value.str.contains("n", literal=True) | value.str.contains("N", literal=True)
-            return pl.when(written | ~made.is_infinite()).then(made)
+            return value.map_batches(
+                lambda texts: _floats(texts, kind), return_dtype=kind, is_elementwise=True
+            )
     return value if kind == pl.String else value.cast(kind, strict=False)
+
+
+def _floats(texts: pl.Series, kind: pl.DataType) -> pl.Series:
+    # methods of a series look it up by its name, which may be a pattern
+    texts = texts.alias("texts")
+    made = texts.cast(kind, strict=False)
+    infinite = made.is_infinite()
+    if not infinite.any():
+        return made
+    # null, because the cast makes an infinity of a number that is too large
+    return made.set(infinite & texts.str.contains("[0-9]"), None)
 
 
 def _moment(value: pl.Expr, kind: pl.Datetime) -> pl.Expr:

