@@ -14,6 +14,7 @@ from fluss_df.cli.loading.shapes import (
     DOUBLE_DIGITS,
     Fields,
     Place,
+    Whole,
     leaves,
     surely_fits,
     values_of,
@@ -148,7 +149,11 @@ class Doubts:
             if name in self._kinds:
                 found = wrong(name, value, self._kinds[name], guessed=self._guessed)
                 if found is not None:
-                    raise self._source.error(number, *found)
+                    column, text = found
+                    if self._guessed and isinstance(value, Whole):
+                        # a column of numbers: --schema has no types that hold others
+                        text += f", or --schema '{name} DOUBLE' rounds it"
+                    raise self._source.error(number, column, text)
 
 
 def _has(texts: pl.Series, form: str) -> bool:

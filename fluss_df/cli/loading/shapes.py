@@ -172,7 +172,7 @@ def wrong(
             found = (wrong(name, part, inner, guessed=guessed) for part in value)
             return next(filter(None, found), None)
     elif not kind.is_nested():
-        text = _wrong_leaf(name, value, kind, guessed=guessed)
+        text = _wrong_leaf(value, kind, guessed=guessed)
         return None if text is None else (name, text)
     return name, f"{_shown(value)}, the column is of {kind}"
 
@@ -194,14 +194,14 @@ def _wrong_fields(
     return None
 
 
-def _wrong_leaf(name: str, value: object, kind: pl.DataType, *, guessed: bool) -> str | None:
+def _wrong_leaf(value: object, kind: pl.DataType, *, guessed: bool) -> str | None:
     if isinstance(value, bool):
         return None if kind == pl.Boolean else f"{_shown(value)}, the column is of {kind}"
     if isinstance(value, Real | Whole):
         if not kind.is_numeric():
             way = f': write it as a text, as "{value}"' if kind == pl.String else ""
             return f"{_shown(value)}, the column is of {kind}{way}"
-        return _wrong_number(name, value, kind, guessed=guessed)
+        return _wrong_number(value, kind, guessed=guessed)
     if isinstance(value, str) and not value.isascii():
         try:
             value.encode()
@@ -210,9 +210,7 @@ def _wrong_leaf(name: str, value: object, kind: pl.DataType, *, guessed: bool) -
     return None
 
 
-def _wrong_number(
-    name: str, value: Real | Whole, kind: pl.DataType, *, guessed: bool
-) -> str | None:
+def _wrong_number(value: Real | Whole, kind: pl.DataType, *, guessed: bool) -> str | None:
     if isinstance(value, Real):
         if math.isinf(float(value)):
             return f"{str(value)!r} is no value of {kind}"
@@ -224,8 +222,7 @@ def _wrong_number(
     elif guessed and kind.is_float() and abs(int(value)) > DOUBLE_WHOLE:
         return (
             f"{value} is a whole number beyond 2^53, and others of the column have a point: DOUBLE"
-            f" would change its digits. Write the column as texts, or --schema '{name} DOUBLE'"
-            " rounds it"
+            " would change its digits. Write the numbers of the column as texts"
         )
     return None
 
