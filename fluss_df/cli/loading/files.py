@@ -11,7 +11,7 @@ import gzip
 import io
 import itertools
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -20,8 +20,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pc
 
+from fluss_df.cli.loading.exact import Doubts, rounded, wrong_cell
 from fluss_df.cli.loading.guessing import SAMPLE, Guess
 from fluss_df.cli.loading.json_lines import check_fields, check_lines, field_order, objects
+from fluss_df.cli.loading.shapes import leaves
 from fluss_df.errors import FlussError
 from fluss_df.io.base.names import exact
 from fluss_df.io.base.texts import decoded, misfit, raw_type, typed
@@ -93,7 +95,9 @@ class Source:
     null_values: tuple[str, ...] = ()
     separator: str | None = None
     kind: str = field(init=False)
-    _checked: bool = field(init=False, default=False)
+    # of JSON lines: the types that a reader found, and the columns with values of several types
+    _found: dict[str, pl.DataType] | None = field(init=False, default=None)
+    _several: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self.kind = ending(self.path, ENDINGS).removesuffix(".gz")
@@ -153,15 +157,26 @@ class Source:
         """Return the columns of CSV."""
         with self.errors():
             names: list[str] = next(self._batches({})).schema.names
+        for at, name in enumerate(names, 1):
+            if not name.strip():
+                raise self.error(
+                    1,
+                    None,
+                    f"column {at} of {len(names)} has no name: give it one, or take it out of the"
+                    " file",
+                )
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise self.error(1, twice[0], "the name stands there twice")
         return names
 
-    def kinds(self, guesses: dict[str, Guess]) -> dict[str, pl.DataType]:
+    def kinds(
+        self, guesses: dict[str, Guess], known: Collection[str] = ()
+    ) -> dict[str, pl.DataType]:
         """Return the types of the columns by all that is in the file.
 
         ``guesses`` has the types of columns by the files before this one, and is updated here.
+        Of columns that are ``known``, nothing is guessed.
         """
         if self.kind in _SCANS:
             with self.errors():
@@ -173,11 +188,15 @@ class Source:
             found = {name: _whole(kind) for name, kind in self.fields().items()}
             shapes = {n: pl.String() if _loose(k) else k for n, k in found.items()}
             texts = {n for n, k in found.items() if _loose(k)}
+            real = {n: k for n, k in found.items() if any(leaf.is_float() for leaf in leaves(k))}
         else:
             shapes = dict.fromkeys(self.names(), pl.String())
-            found, texts = dict(shapes), set(shapes)
+            found, texts, real = dict(shapes), set(shapes), {}
+        texts -= set(known)
+        doubts = Doubts(self, {n: k for n, k in real.items() if n not in known}, guessed=True)
         row = 0
         for frame in _sampled(self.texts(shapes)):
+            doubts.look(frame)
             for name in texts:
                 guess = guesses.setdefault(name, Guess())
                 wrong = guess.see(frame[name])
@@ -197,14 +216,13 @@ class Source:
         with self.errors():
             if self._is_blank():
                 return {}
-            if not self._checked:
+            if self._found is None:
                 check_lines(self)
-            frame = pl.scan_ndjson(self._escaped, infer_schema_length=None)
-            fields = dict(frame.collect_schema())
-            if not self._checked:
-                check_fields(self, fields)
-            self._checked = True
-            return {name: fields[name] for name in field_order(self, fields)}
+                frame = pl.scan_ndjson(self._escaped, infer_schema_length=None)
+                fields = dict(frame.collect_schema())
+                self._several = check_fields(self, fields)
+                self._found = {name: fields[name] for name in field_order(self, fields)}
+            return dict(self._found)
 
     def _is_blank(self) -> bool:
         with self.open() as file:
@@ -228,9 +246,33 @@ class Source:
             self.locate()
         with self.errors():
             columns = dict.fromkeys(kinds, pa.string())
+            row = 0
             for batch in itertools.islice(self._batches(columns), 1, None):
                 frame = pl.DataFrame(batch)
-                yield frame.select(decoded(name, kind) for name, kind in kinds.items())
+                yield self._decoded(frame, kinds, row)
+                row += frame.height
+
+    def _decoded(
+        self, frame: pl.DataFrame, kinds: Mapping[str, pl.DataType], row: int
+    ) -> pl.DataFrame:
+        """Return rows of CSV with what the JSON in them says; ``row`` is that of the first."""
+        nested = {name: kind for name, kind in kinds.items() if kind.is_nested()}
+        self._check_cells(frame, nested, row, quick=True)
+        try:
+            return frame.select(decoded(name, kind) for name, kind in kinds.items())
+        except pl.exceptions.PolarsError:
+            # what it alone takes for no JSON, as a number beyond those of doubles
+            self._check_cells(frame, nested, row, quick=False)
+            raise
+
+    def _check_cells(
+        self, frame: pl.DataFrame, nested: Mapping[str, pl.DataType], row: int, *, quick: bool
+    ) -> None:
+        for name, kind in nested.items():
+            found = wrong_cell(name, frame[name], kind, quick=quick)
+            if found is not None:
+                at, column, text = found
+                raise self.error(self.line_of(row + at), column, text)
 
     def _is_uneven(self) -> bool:
         """Whether the file has an odd number of quotes."""
@@ -306,8 +348,17 @@ class Source:
 
         Raises FlussError for a text that does not fit its column's type, with its line and column.
         """
+        doubts = Doubts(
+            self,
+            {
+                name: kind
+                for name, kind in kinds.items()
+                if name in self._several or rounded((self._found or {}).get(name), kind)
+            },
+        )
         row = 0
         for frame in self.texts(kinds):
+            doubts.look(frame)
             values = frame.select(typed(exact(n), kind).alias(n) for n, kind in kinds.items())
             for name, kind in kinds.items():
                 wrong = misfit(frame[name], values[name])
@@ -395,8 +446,9 @@ def _values_of_any_length() -> Iterator[None]:
 def _records(source: Source) -> Iterator[int]:
     """Give the lines in which rows of CSV begin; raise for what is no row."""
     with source.open() as file, _values_of_any_length():
-        # newline="": lines end where those of CSV do, and not at the other line ends of Unicode
-        lines = io.TextIOWrapper(file, "utf-8", newline="")
+        # newline="": lines end where those of CSV do, and not at the other line ends of Unicode.
+        # -sig: a byte order mark is no part of the first name, and does not stand before its quote
+        lines = io.TextIOWrapper(file, "utf-8-sig", newline="")
         reader = csv.reader(lines, delimiter=source.delimiter, strict=True)
         width: int | None = None
         begins = 1

@@ -33,28 +33,35 @@ _GUESSES: dict[str, tuple[str, pl.DataType]] = {
         pl.Datetime("us", "UTC"),
     ),
 }
-_LONG_INTEGER = r"^[+-]?[0-9]{19,}$"
-# messages about whole numbers that are too long for a type
+# whole numbers that may be too long for a type
+_LONG = {"a whole number": r"^[+-]?[0-9]{19,}$", "a number": r"^[+-]?[0-9]{16,}$"}
+_SHORTEST_LONG = 16
+# messages about them
 _LIMITS = {
     "a whole number": "a whole number that BIGINT holds",
-    "a number": "a number of at most 18 digits",
+    "a number": "a number whose digits DOUBLE keeps, whole ones up to 2^53",
 }
+_DOUBLE_WHOLE = 2**53
 _NANOSECONDS = r"\.[0-9]{7,9}"
 
 
 def _fits(texts: pl.Series, guess: str) -> pl.Series:
     """Return which texts are what a guess says; null for null."""
     fits = texts.str.contains(_GUESSES[guess][0])
-    if guess not in _LIMITS:
+    if guess not in _LONG:
         return fits
-    long = texts.str.contains(_LONG_INTEGER)
+    # most texts are short, and it takes little to see that
+    if (texts.str.len_bytes().max() or 0) < _SHORTEST_LONG:  # type: ignore[operator]
+        return fits
+    long = texts.str.contains(_LONG[guess])
     if not long.any():
         return fits
+    whole = texts.cast(pl.Int64, strict=False)
+    held = whole.is_not_null()
     if guess == "a number":
-        # not a float, which would lose digits
-        return fits & ~long
-    held = texts.cast(pl.Int64, strict=False).is_not_null() | texts.is_null()
-    return fits & held
+        # not a float, which would lose digits: two ids would become one
+        held &= whole.is_between(-_DOUBLE_WHOLE, _DOUBLE_WHOLE).fill_null(False)
+    return fits & (held | ~long)
 
 
 class Guess:
@@ -96,8 +103,9 @@ class Guess:
         first = max(ends.values())
         last = [guess for guess, at in ends.items() if at == first]
         self.expected = "a number" if "a number" in last else last[0]
-        if texts[first : first + 1].str.contains(_LONG_INTEGER).item():
-            self.expected = _LIMITS.get(last[0], self.expected)
+        long = _LONG.get(last[0])
+        if long is not None and texts[first : first + 1].str.contains(long).item():
+            self.expected = _LIMITS[last[0]]
         return first
 
     @property

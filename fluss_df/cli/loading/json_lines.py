@@ -5,13 +5,13 @@ from __future__ import annotations
 import codecs
 import itertools
 import json
+import math
 from collections.abc import Collection, Iterator
 from typing import IO, Any, Protocol, cast
 
 import polars as pl
-import pyarrow as pa
-import pyarrow.json as pj
 
+from fluss_df.cli.loading.exact import mixed, read_lines
 from fluss_df.errors import FlussError
 
 _BLOCK = 4 << 20
@@ -106,6 +106,17 @@ def _has_half(line: bytes) -> bool:
     return False
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"the number {text} is beyond those of DOUBLE")
+    return value
+
+
+def _constant(text: str) -> object:
+    raise ValueError(f"JSON has no number {text}")
+
+
 def objects(source: TextFile) -> Iterator[int]:
     """Give the lines of JSON objects; raise for what is no JSON.
 
@@ -116,7 +127,7 @@ def objects(source: TextFile) -> Iterator[int]:
             if not line.strip():
                 continue
             try:
-                json.loads(line.strip())
+                json.loads(line.strip(), parse_float=_finite, parse_constant=_constant)
             except ValueError as error:
                 at = getattr(error, "colno", None)
                 where = "" if at is None else f" at character {at}"
@@ -126,8 +137,10 @@ def objects(source: TextFile) -> Iterator[int]:
             yield number
 
 
-def check_fields(source: TextFile, fields: dict[str, pl.DataType]) -> None:
+def check_fields(source: TextFile, fields: dict[str, pl.DataType]) -> set[str]:
     """Raise for an object of JSON lines that has a field twice, of which readers drop one.
+
+    Returns the columns that may have values of several types, as numbers beside texts.
 
     Arrow's reader refuses such an object, and others. Of what it refuses, lines in which a name may
     be there twice are found first, and read then: Python reads a line of nested rows in six times
@@ -137,9 +150,12 @@ def check_fields(source: TextFile, fields: dict[str, pl.DataType]) -> None:
     written = {json.dumps(name, ensure_ascii=False) for name in names}
     any_name = "|".join(map(pl.escape_regex, sorted(written)))
     line = 0
+    several: set[str] = set()
     with source.open() as file:
         while lines := file.readlines(_BLOCK):
-            if not _reads_all(lines):
+            read = read_lines(b"".join(lines))
+            several |= mixed(fields, read)
+            if read is None:
                 texts = pl.Series("lines", lines).cast(pl.String)
                 found = texts.str.extract_all(f"(?:{any_name}):")
                 twice_there = found.list.n_unique() != found.list.len()
@@ -148,17 +164,7 @@ def check_fields(source: TextFile, fields: dict[str, pl.DataType]) -> None:
                     if twice is not None:
                         raise source.error(line + at + 1, twice, "the field stands there twice")
             line += len(lines)
-
-
-def _reads_all(lines: list[bytes]) -> bool:
-    """Whether Arrow reads lines of JSON, in whose objects no field is twice then."""
-    data = b"".join(lines)
-    try:
-        # one block: it looks at no field before the block that has it
-        pj.read_json(pa.BufferReader(data), pj.ReadOptions(use_threads=False, block_size=len(data)))
-    except (pa.ArrowException, OverflowError):
-        return False
-    return True
+    return several
 
 
 def _field_names(dtype: pl.DataType) -> Iterator[str]:

@@ -22,12 +22,12 @@ import polars as pl
 
 from fluss_df.cli.loading.files import LINES, TEXTS, Source
 from fluss_df.cli.loading.guessing import Guess
+from fluss_df.cli.loading.shapes import check_shape
 from fluss_df.client.connection import FlussConnection
 from fluss_df.client.send.batch import RoutedBatch
 from fluss_df.cluster.processes.places import data_dir
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io.base.arrow import polars_schema
-from fluss_df.io.base.texts import entries_of
 from fluss_df.io.runs.checkpoint import (
     RUN_GOES_ON,
     BatchOffsets,
@@ -391,7 +391,7 @@ def _kinds(
         fields = source.fields()
         for name, kind in fields.items():
             if name in wanted:
-                _check_shape(source, name, kind, wanted[name])
+                check_shape(source, name, kind, wanted[name])
         # a field that an object lacks is null
         names = [*fields, *(name for name in table if name not in fields)]
         if not names:
@@ -400,50 +400,8 @@ def _kinds(
         names = source.names()
     if all(name in wanted for name in names):
         return {name: wanted[name] for name in names}
-    own = source.kinds(guesses)
-    for name in wanted:
-        guesses.pop(name, None)
+    own = source.kinds(guesses, wanted)
     return {name: wanted[name] if name in wanted else own[name] for name in names}
-
-
-def _check_shape(source: Source, name: str, found: pl.DataType, wanted: pl.DataType) -> None:
-    """Raise where JSON has values of another kind than a column, or fields that it has not."""
-    wanted = entries_of(wanted)
-    if isinstance(found, pl.List) and isinstance(wanted, pl.List):
-        _check_shape(source, name, found.inner, wanted.inner)  # type: ignore[arg-type]
-        return
-    if isinstance(found, pl.Struct) and isinstance(wanted, pl.Struct):
-        there = {f.name: f.dtype for f in wanted.fields}
-        for part in found.fields:
-            if part.name not in there:
-                raise source.error(
-                    None, name, f"the column has no field '{part.name}' (there are {list(there)})"
-                )
-            _check_shape(
-                source,
-                f"{name}.{part.name}",
-                part.dtype,  # type: ignore[arg-type]
-                there[part.name],  # type: ignore[arg-type]
-            )
-        return
-    if found == pl.Null:
-        return
-    text = found == pl.String
-    if wanted.is_nested() or found.is_nested():
-        fits = False
-    elif wanted == pl.Boolean:
-        fits = text or found == pl.Boolean
-    else:
-        fits = text or (wanted.is_numeric() and found.is_numeric())
-    if not fits:
-        raise source.error(None, name, f"it has values of {found}, the column is of {wanted}")
-    if isinstance(wanted, pl.Decimal) and found.is_float() and (wanted.precision or 38) > 15:
-        raise source.error(
-            None,
-            name,
-            f"numbers with a point are read with 15 digits, and the column is of {wanted}: write"
-            ' them as texts, as "1.50"',
-        )
 
 
 @contextlib.contextmanager

@@ -219,7 +219,22 @@ def typed(value: pl.Expr, kind: pl.DataType) -> pl.Expr:
                 "[eE]"
             )
             return pl.when(~excess).then(value.cast(kind, strict=False))
+        case pl.Float32() | pl.Float64():
+            return value.map_batches(
+                lambda texts: _floats(texts, kind), return_dtype=kind, is_elementwise=True
+            )
     return value if kind == pl.String else value.cast(kind, strict=False)
+
+
+def _floats(texts: pl.Series, kind: pl.DataType) -> pl.Series:
+    # methods of a series look it up by its name, which may be a pattern
+    texts = texts.alias("texts")
+    made = texts.cast(kind, strict=False)
+    infinite = made.is_infinite()
+    if not infinite.any():
+        return made
+    # null, because the cast makes an infinity of a number that is too large
+    return made.set(infinite & texts.str.contains("[0-9]"), None)
 
 
 def _moment(value: pl.Expr, kind: pl.Datetime) -> pl.Expr:

@@ -39,7 +39,12 @@ WRONG: list[tuple[str, str | bytes, str]] = [
     (
         "late_long.csv",
         f"a,b\n{_HALVES}7,{2**62}\n{_HALVES}",
-        f"line 20002, column 'b': '{2**62}' is not a number of at most 18 digits",
+        f"line 20002, column 'b': '{2**62}' is not a number whose digits DOUBLE keeps",
+    ),
+    (
+        "late_id.csv",
+        f"a,b\n{_HALVES}7,{2**53 + 1}\n",
+        f"line 20002, column 'b': '{2**53 + 1}' is not a number whose digits DOUBLE keeps",
     ),
     (
         "half.csv",
