@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import re
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import pyarrow as pa
 from pyarrow import fs
@@ -37,7 +38,7 @@ from fluss_df.record.kv.rocks_rows import take_values
 from fluss_df.schema import TableInfo
 
 if TYPE_CHECKING:
-    from rocksdict import RdictIter
+    from rocksdict import Rdict
 
     from fluss_df.client.context import ClientContext
 
@@ -233,31 +234,55 @@ def snapshot_entries(
                 f"snapshot {snapshot.snapshot_id} of {snapshot.bucket} cannot be opened: {error}"
             ) from error
         with closing(database):
-            rows = database.iter()
-            rows.seek_to_first()
-            yield from _entries(snapshot, rows, keys=keys)
+            yield from _entries(snapshot, database, keys=keys)
 
 
 def _entries(
-    snapshot: KvSnapshot, rows: RdictIter, *, keys: bool
+    snapshot: KvSnapshot, database: Rdict, *, keys: bool
 ) -> Iterator[tuple[pa.Array | None, list[bytes]]]:
-    """Iterate over keys, if asked for, and values, in lists of a few MB."""
+    """Iterate over keys, if asked for, and values, in lists of a few MB.
+
+    RocksDB's iterators end silently at a block that they cannot read. To ask them after each row
+    takes twice as long as all else, so it is looked behind the rows whether the last one came: no
+    two rows are equal, as a value has the columns of its key, too.
+    """
     count = _FIRST_ROWS
-    while True:
-        some: list[bytes] | None = [] if keys else None
-        try:
-            values = take_values(rows, count, some)
-        except Exception as error:
-            raise ProtocolError(
-                f"snapshot {snapshot.snapshot_id} of {snapshot.bucket} is damaged: {error};"
-                " wait for the next snapshot (kv.snapshot.interval)"
-            ) from error
-        if not values:
-            return
-        yield None if some is None else pa.array(some, pa.large_binary()), values
-        some_values = values[:: len(values) // _FIRST_ROWS + 1]
-        size = sum(map(len, some_values)) // len(some_values) + 1
-        count = min(8 * count, max(1, _PIECE_BYTES // size), _PIECE_ROWS)
+    last: bytes | None = None
+    # pairs take three times as long as keys and values apart
+    all_keys = cast("Iterator[bytes]", database.keys()) if keys else None
+    all_values = cast("Iterator[bytes]", database.values())
+    try:
+        while values := list(itertools.islice(all_values, count)):
+            some = None if all_keys is None else list(itertools.islice(all_keys, count))
+            if some is not None and len(some) < len(values):
+                break
+            yield None if some is None else pa.array(some, pa.large_binary()), values
+            last = values[-1]
+            some_values = values[:: len(values) // _FIRST_ROWS + 1]
+            size = sum(map(len, some_values)) // len(some_values) + 1
+            count = min(8 * count, max(1, _PIECE_BYTES // size), _PIECE_ROWS)
+        _require_last(database, last)
+    except Exception as error:
+        raise ProtocolError(
+            f"snapshot {snapshot.snapshot_id} of {snapshot.bucket} is damaged: {error};"
+            " wait for the next snapshot (kv.snapshot.interval)"
+        ) from error
+
+
+def _require_last(database: Rdict, value: bytes | None) -> None:
+    """Raise RocksDB's own Exception where a value is not that of the last row, and None is no row.
+
+    ValueError, where it has no error.
+    """
+    rows = database.iter()
+    rows.seek_to_last()
+    last = rows.value()
+    rows.status()
+    if last != value:
+        rows.seek_to_first()
+        while take_values(rows, _PIECE_ROWS):
+            pass
+        raise ValueError("its rows end before the last one")
 
 
 def _download(connection: ClientContext, snapshot: KvSnapshot, folder: Path) -> None:
