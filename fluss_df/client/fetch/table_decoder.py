@@ -58,6 +58,10 @@ METADATA_FIELDS = {
 # The most received bytes, and the most rows, of one decoded table. Rows have a limit of their own:
 # batches of few distinct values are tiny on the wire and large when decoded.
 PIECE_BYTES = 4 << 20
+# Up to this number of log batches, one of them tells how large all are when decompressed: to look
+# into each takes as long as a part of decoding a column of it, and a wrong guess puts only these few
+# together.
+_FEW_BATCHES = 8
 _PIECE_ROWS = 1 << 19
 
 
@@ -317,12 +321,12 @@ class TableDecoder:
         return [0, *cuts.tolist(), len(headers)]
 
     def _swelling(self, chunk: Chunk) -> float:
-        """Return how many times as many bytes a chunk has decompressed, by three of its batches."""
+        """Return how many times as many bytes a chunk has decompressed, by some of its batches."""
         if self._row_format is not None:
             return 1.0
         headers, count, ratio = chunk.headers, len(chunk.headers), 1.0
         data, begins = byte_view(chunk.records), headers.messages
-        for i in {0, count // 2, count - 1}:
+        for i in {0, count // 2, count - 1} if count > _FEW_BATCHES else {count // 2}:
             begin = int(begins[i])
             end = int(headers.position[i] + headers.size[i])
             try:
