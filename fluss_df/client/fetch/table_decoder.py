@@ -58,9 +58,9 @@ METADATA_FIELDS = {
 # The most received bytes, and the most rows, of one decoded table. Rows have a limit of their own:
 # batches of few distinct values are tiny on the wire and large when decoded.
 PIECE_BYTES = 4 << 20
-# Up to this number of log batches, one of them tells how large all are when decompressed: to look
-# into each takes as long as a part of decoding a column of it, and a wrong guess puts only these few
-# together.
+# Up to this number of log batches, one of them tells how large all are when decompressed. To look
+# into each takes as long as a part of decoding a column of it, and a wrong guess puts only these
+# few together.
 _FEW_BATCHES = 8
 _PIECE_ROWS = 1 << 19
 
