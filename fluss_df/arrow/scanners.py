@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -180,20 +181,18 @@ class FlussScanner:
     def _batches(self, most: int | None) -> Iterator[pa.RecordBatch]:
         """Run a scan while its batches are taken; it ends when nobody takes them."""
         flow = Flow()
-        table = self._node.source.table
+        with flow.running.planned():
+            frame = self._query(self._node.copy(), most)
         try:
-            with flow.running.planned():
-                frame = self._query(self._node.copy(), most)
-            flow.start(lambda: flow.sink(frame))
-            for part in flow.frames():
-                for batch in self._cut(part):
-                    if self._is_plain:
-                        yield batch
-                    else:
-                        made = self._evaluated([batch]).to_table()
-                        yield from (found for found in made.to_batches() if found.num_rows)
+            with contextlib.closing(flow.batches(frame)) as parts:
+                for part in parts:
+                    for batch in self._cut(part):
+                        if self._is_plain:
+                            yield batch
+                        else:
+                            made = self._evaluated([batch]).to_table()
+                            yield from (found for found in made.to_batches() if found.num_rows)
         finally:
-            flow.end(FlussError(f"the scan of table {table} was not read to its end"))
             flow.join(_CLOSE_S)
 
     def _cut(self, part: pl.DataFrame) -> Iterator[pa.RecordBatch]:

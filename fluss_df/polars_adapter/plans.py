@@ -44,10 +44,14 @@ _WAITS: Final = {_LocalEngine.collect.__code__: "lf", _CollectBatches.__next__._
 
 # names of columns and texts, which may look like anything
 _QUOTED = re.compile(r'"[^"]*"')
-# reductions of all rows; those of lists and texts are within one row
-_REDUCTION = re.compile(
+#: Matches before a function of a column; functions of lists, texts and the like are within one row.
+OF_COLUMN: Final = (
     r"(?<!\.list)(?<!\.arr)(?<!\.array)(?<!\.str)(?<!\.bin)(?<!\.dt)(?<!\.cat)(?<!\.struct)"
-    r"(?:\.(?:sum|mean|median|min|max|count|len|n_unique|approx_n_unique|std|var|quantile|product"
+)
+# reductions of all rows
+_REDUCTION = re.compile(
+    OF_COLUMN
+    + r"(?:\.(?:sum|mean|median|min|max|count|len|n_unique|approx_n_unique|std|var|quantile|product"
     r"|first|null_count|arg_min|arg_max|implode|any|all|skew|kurtosis|entropy|mode|value_counts"
     r"|cum_sum|cum_count|cum_min|cum_max|cum_prod|cumulative_eval|rank|reduce|over)|(?<![\w.])len)\("
 )

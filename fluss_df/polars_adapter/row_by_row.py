@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from fluss_df.polars_adapter.plans import calls
+from fluss_df.polars_adapter.plans import OF_COLUMN, calls
 
 # matches the first line of a node, or of one of the plans below it
 _BEGINS: Final = re.compile(
@@ -45,7 +45,7 @@ _NAMES: Final = {
 }
 # functions of which a value depends on other rows; those of one list or text do not
 _OF_MANY_ROWS: Final = re.compile(
-    r"(?:(?<!\.list)(?<!\.arr)(?<!\.array)(?<!\.str)(?<!\.bin)(?<!\.dt)(?<!\.cat)(?<!\.struct)\."
+    rf"(?:{OF_COLUMN}\."
     r"(?:sum|mean|median|min|max|nan_min|nan_max|min_by|max_by|count|len|n_unique|approx_n_unique"
     r"|std|var|quantile|product|first|last|item|get|gather|gather_every|null_count|has_nulls"
     r"|arg_\w+|implode|any|all|any_ignore_nulls|all_ignore_nulls|skew|kurtosis|entropy|mode"

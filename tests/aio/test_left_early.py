@@ -7,7 +7,8 @@ import contextlib
 import re
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -82,6 +83,15 @@ def test_records_behind_a_break_come_with_the_next_call(table: core.FlussTable) 
         assert sorted(seen) == list(range(100))
 
     run(table, True, work)
+
+
+async def cancel_at_once(call: Coroutine[Any, Any, object]) -> None:
+    """Begin a call, and cancel it."""
+    begun = asyncio.ensure_future(call)
+    await asyncio.sleep(0)
+    begun.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await begun
 
 
 async def first_batch(scanner: fluss.LogScanner) -> list[int]:
@@ -206,11 +216,7 @@ async def test_of_rows_in_several_batches_none_comes_twice(
         assert batch is not None
         seen.append(batch)
     for _ in range(2):
-        call = asyncio.ensure_future(getattr(scanner, cancelled)())
-        await asyncio.sleep(0)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
+        await cancel_at_once(getattr(scanner, cancelled)())
     while (batch := await scanner.next_batch()) is not None:
         seen.append(batch)
     assert [batch.batch["x"].to_pylist() for batch in seen] == [
@@ -228,20 +234,12 @@ async def test_the_last_rows_of_a_bucket_are_read_again_after_a_cancelled_call(
     scanner = fluss.BatchScanner(table.new_scan().limit(7).create_bucket_batch_scanner(bucket))
 
     for _ in range(3):
-        call = asyncio.ensure_future(getattr(scanner, first)())
-        await asyncio.sleep(0)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
+        await cancel_at_once(getattr(scanner, first)())
     batch = await scanner.next_batch()
     assert batch is not None
     assert batch.batch.num_rows == 7
     # a call behind the last row has none to lose
-    call = asyncio.ensure_future(getattr(scanner, first)())
-    await asyncio.sleep(0)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
+    await cancel_at_once(getattr(scanner, first)())
     assert await scanner.next_batch() is None
 
 

@@ -95,7 +95,7 @@ def test_what_is_not_taken_is_not_read_and_a_closed_query_ends() -> None:
     while seen != (seen := len(read)):
         ended.wait(0.2)
     assert seen < 60
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     assert ended.wait(20)
 
 

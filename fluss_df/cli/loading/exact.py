@@ -108,7 +108,7 @@ class Doubts:
         self._source = source
         self._kinds = kinds
         self._guessed = guessed
-        self._lines = _objects(source)
+        self._lines = numbered_lines(source)
         self._behind = 0
 
     def look(self, texts: pl.DataFrame) -> None:
@@ -166,7 +166,8 @@ def _has(texts: pl.Series, form: str) -> bool:
     return bool(texts.str.contains(form).any())
 
 
-def _objects(source: LinesFile) -> Iterator[tuple[int, bytes]]:
+def numbered_lines(source: LinesFile) -> Iterator[tuple[int, bytes]]:
+    """Give the lines that are not blank, with their numbers in the file."""
     with source.open() as file:
         for number, line in enumerate(file, 1):
             if line.strip():

@@ -7,12 +7,12 @@ import itertools
 import json
 import math
 from collections.abc import Collection, Iterator
-from typing import IO, Any, Protocol, cast
+from typing import Any, cast
 
 import polars as pl
 
-from fluss_df.cli.loading.exact import mixed, read_lines
-from fluss_df.errors import FlussError
+from fluss_df.cli.loading.exact import LinesFile, mixed, numbered_lines, read_lines
+from fluss_df.cli.loading.shapes import no_constant
 
 _BLOCK = 4 << 20
 # of how many lines the order of fields is taken
@@ -24,17 +24,7 @@ _PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 
 
-class TextFile(Protocol):
-    """A file of text that may be compressed, and its errors."""
-
-    def open(self) -> IO[bytes]:
-        """Open the file; what is compressed is read as it was before."""
-
-    def error(self, line: int | None, column: str | None, text: str) -> FlussError:
-        """Return an error that names the file and the place in it."""
-
-
-def check_lines(source: TextFile) -> None:
+def check_lines(source: LinesFile) -> None:
     """Raise for what native readers take wrongly, before they see it.
 
     A value that is no object can end the process in Arrow's reader, and is passed over by that of
@@ -73,7 +63,7 @@ def check_lines(source: TextFile) -> None:
             number += len(lines)
 
 
-def field_order(source: TextFile, names: Collection[str]) -> list[str]:
+def field_order(source: LinesFile, names: Collection[str]) -> list[str]:
     """Return names of fields in the order in which they first occur.
 
     Native readers tell more than 32 fields in an order of chance. Fields that the first lines do
@@ -113,31 +103,24 @@ def _finite(text: str) -> float:
     return value
 
 
-def _constant(text: str) -> object:
-    raise ValueError(f"JSON has no number {text}")
-
-
-def objects(source: TextFile) -> Iterator[int]:
+def objects(source: LinesFile) -> Iterator[int]:
     """Give the lines of JSON objects; raise for what is no JSON.
 
     That lines are objects, if they are JSON, is :func:`check_lines`' to say.
     """
-    with source.open() as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                json.loads(line.strip(), parse_float=_finite, parse_constant=_constant)
-            except ValueError as error:
-                at = getattr(error, "colno", None)
-                where = "" if at is None else f" at character {at}"
-                raise source.error(
-                    number, None, f"no JSON object{where}: {getattr(error, 'msg', error)}"
-                ) from None
-            yield number
+    for number, line in numbered_lines(source):
+        try:
+            json.loads(line.strip(), parse_float=_finite, parse_constant=no_constant)
+        except ValueError as error:
+            at = getattr(error, "colno", None)
+            where = "" if at is None else f" at character {at}"
+            raise source.error(
+                number, None, f"no JSON object{where}: {getattr(error, 'msg', error)}"
+            ) from None
+        yield number
 
 
-def check_fields(source: TextFile, fields: dict[str, pl.DataType]) -> set[str]:
+def check_fields(source: LinesFile, fields: dict[str, pl.DataType]) -> set[str]:
     """Raise for an object of JSON lines that has a field twice, of which readers drop one.
 
     Returns the columns that may have values of several types, as numbers beside texts.

@@ -139,7 +139,8 @@ class Fields(list[tuple[str, object]]):
     """An object of JSON, with fields that stand there twice."""
 
 
-def _constant(text: str) -> object:
+def no_constant(text: str) -> object:
+    """Refuse NaN and Infinity, which Python's reader takes."""
     raise ValueError(f"JSON has no number {text}")
 
 
@@ -149,7 +150,11 @@ def values_of(text: str | bytes) -> object:
     Raises ValueError for what is no JSON, and RecursionError for what is nested too deep.
     """
     return json.loads(
-        text, parse_int=Whole, parse_float=Real, parse_constant=_constant, object_pairs_hook=Fields
+        text,
+        parse_int=Whole,
+        parse_float=Real,
+        parse_constant=no_constant,
+        object_pairs_hook=Fields,
     )
 
 

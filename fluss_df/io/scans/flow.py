@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
@@ -60,7 +60,7 @@ class Flow:
 
     def batches(
         self, frame: pl.LazyFrame, *, chunk_size: int | None = None
-    ) -> Iterator[pl.DataFrame]:
+    ) -> Generator[pl.DataFrame]:
         """Run a query once the first of its batches is asked for, and yield them in order.
 
         The query ends where the iterator is closed. ``chunk_size`` is how many rows a batch has;
