@@ -17,6 +17,7 @@ from fluss_df.engine.tables.tables import now_ms
 from fluss_df.metadata import TableBucket, TablePath
 from fluss_df.record.kv.kv_batch import KvEncoder
 from fluss_df.schema import Schema, TableDescriptor
+from tests.waiting import wait_until
 
 ROWS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("x", pa.int64())])
 
@@ -72,8 +73,4 @@ def test_segments_expire_soon_after_a_folder_is_opened(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("fluss_df.engine.engine.now_ms", lambda: now_ms() + 2 * 3_600_000)
         with EmbeddedFluss(folder, options=options):
-            for _ in range(1000):
-                if len(list(log.glob("*.log"))) == 1:
-                    break
-                time.sleep(0.01)
-    assert len(list(log.glob("*.log"))) == 1
+            wait_until(lambda: len(list(log.glob("*.log"))) == 1, 10)
