@@ -1,6 +1,7 @@
 """Tasks of one read agree: current rows are those of the moment when the query was planned."""
 
 import contextlib
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -51,7 +52,7 @@ class Table:
 
     def __init__(self, connection: fluss.FlussConnection, image: str | None) -> None:
         self.connection = connection
-        name = f"t_{image or 'full'}_{id(self)}".lower()
+        name = f"t_{image or 'full'}_{uuid.uuid4().hex[:12]}".lower()
         self.path = fluss.TablePath("pinned", name)
         admin = connection.get_admin()
         descriptor = fluss.TableDescriptor(

@@ -53,6 +53,8 @@ def wrong_cell(
 
     ``quick`` lets Arrow look first, which reads all at once.
     """
+    # methods of a series take a name such as '^.*$' for a pattern
+    cells = cells.alias("texts")
     if quick and _all_fit(cells.drop_nulls(), kind):
         return None
     for row, cell in enumerate(cells):
