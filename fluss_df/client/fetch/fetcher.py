@@ -18,6 +18,7 @@ from fluss_df.client.runtime.retry import STALE_METADATA, is_transient
 from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.client.transport.lane_pool import lane_pool
+from fluss_df.config import Config
 from fluss_df.errors import ErrorCode, FlussError, NetworkError, ProtocolError
 from fluss_df.metadata import OffsetSpec, bucket_text
 from fluss_df.protocol import messages_pb2 as pb
@@ -33,6 +34,13 @@ logger = logging.getLogger(__name__)
 # Bytes of the first answer, which is small so that decoding begins soon. A first answer of 8 MB
 # would take a tenth of the time of a scan of 80 MB, in which no thread has anything to decode.
 _FIRST_BYTES = 1 << 20
+# An engine in this process answers with slices of its files, which take no memory, however large.
+# Where no limit was set, a bounded read asks for more at once: requests take the interpreter lock.
+_IN_PLACE_BYTES = 32 << 20
+_LIMITS_UNSET = (
+    Config.scanner_log_fetch_max_bytes_for_bucket.default,
+    Config.scanner_log_fetch_max_bytes.default,
+)
 
 # A server that holds no fetch, and has nothing, is asked again no sooner than after this time: it
 # would be kept busy with questions, and so would this thread. An answer that was held comes later.
@@ -91,6 +99,10 @@ class LogFetcher:
         self._first = begin_small
         self._filter = server_filter
         limit = cluster.config.scanner_log_fetch_max_bytes_for_bucket
+        self._most_bytes = cluster.config.scanner_log_fetch_max_bytes
+        in_place = cluster.engine is not None and not max_wait_ms and server_filter is None
+        if in_place and (limit, self._most_bytes) == _LIMITS_UNSET:
+            limit = self._most_bytes = _IN_PLACE_BYTES
         self._bucket_bytes = limit if bucket_bytes is None else min(limit, bucket_bytes)
 
     def endpoint(self, position: Position) -> Endpoint | None:
@@ -128,7 +140,6 @@ class LogFetcher:
 
     def send(self, lane: Lane, positions: Sequence[Position]) -> bool:
         """Send one request for positions of one leader; False when the lane is broken."""
-        config = self._config
         projected = positions[0].projected
         table = pb.FetchLogRequestForTable(
             table_id=self.info.table_id,
@@ -154,10 +165,10 @@ class LogFetcher:
                 bucket.bucket_count = count
         request = pb.FetchLogRequest(
             follower_server_id=-1,
-            max_bytes=config.scanner_log_fetch_max_bytes,
+            max_bytes=self._most_bytes,
             tables_req=[table],
             max_wait_ms=self._max_wait_ms,
-            min_bytes=config.scanner_log_fetch_min_bytes if self._max_wait_ms else 0,
+            min_bytes=self._config.scanner_log_fetch_min_bytes if self._max_wait_ms else 0,
         )
         try:
             lane.send(FETCH_LOG, [request.SerializeToString()], self._metrics)

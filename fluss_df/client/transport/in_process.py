@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from fluss_df.errors import FlussError, NetworkError
+from fluss_df.memory import joined
 from fluss_df.protocol.frames import Request, Response, decode_request_header
 
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ class DirectTransport(asyncio.Transport):
         """Send one frame: its header, and the parts of its body."""
         header, *body = list_of_data
         key, version, request_id = decode_request_header(header)
-        data = body[0] if len(body) == 1 else b"".join(body)
+        data = pa.py_buffer(body[0]) if len(body) == 1 else joined(body)
         try:
-            self._send(Request(key, version, request_id, pa.py_buffer(data)))
+            self._send(Request(key, version, request_id, data))
         except RuntimeError:
             self._loop.call_soon(self._lost)
 
@@ -61,8 +62,8 @@ class DirectTransport(asyncio.Transport):
 
     def _answered(self, request_id: int, reply: Reply) -> None:
         kind, parts = reply
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        response = Response(request_id, kind, pa.py_buffer(body))
+        body = pa.py_buffer(parts[0]) if len(parts) == 1 else joined(parts)
+        response = Response(request_id, kind, body)
         with contextlib.suppress(RuntimeError):  # nobody is left to hear it
             self._loop.call_soon_threadsafe(self._connection.dispatch, response)
 

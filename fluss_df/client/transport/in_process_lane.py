@@ -15,6 +15,7 @@ import pyarrow as pa
 from fluss_df.client.transport.blocking import Lane
 from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.errors import NetworkError
+from fluss_df.memory import joined
 from fluss_df.protocol.address import local_path
 from fluss_df.protocol.api import FETCH_LOG, LOOKUP, Api, ServerApis
 from fluss_df.protocol.fetch import FetchReply
@@ -122,8 +123,8 @@ class DirectLane(Lane):
         self._answer = self._in_flight = None
         if isinstance(parts, FetchReply):
             return Response(request_id, kind, pa.py_buffer(b""), parts)
-        body = parts[0] if len(parts) == 1 else b"".join(parts)
-        return Response(request_id, kind, pa.py_buffer(body))
+        body = pa.py_buffer(parts[0]) if len(parts) == 1 else joined(parts)
+        return Response(request_id, kind, body)
 
     def abort(self) -> None:
         """Wake whoever waits for a response, with a NetworkError; for use from another thread."""

@@ -14,7 +14,7 @@ from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.memory import allocate, data_pool
 from fluss_df.record.layout.columns import without_columns
 from fluss_df.record.layout.headers import Bytes, LogHeaders
-from fluss_df.record.layout.views import with_views
+from fluss_df.record.layout.views import ViewLayout
 from fluss_df.record.log.checked import CheckedColumns, RunKey
 
 # Arrow has a fixed price for each stream, and messages read one by one cost about 100 us each;
@@ -74,7 +74,8 @@ class Run:
         """Return what tells it from all other runs of its log."""
         first, last = self.index[0], self.index[-1]
         end = headers.base_offset[last] + headers.last_offset_delta[last] + 1
-        return int(headers.base_offset[first]), int(end), int(headers.size[self.index].sum())
+        size = sum(headers.size[self.index].tolist())
+        return int(headers.base_offset[first]), int(end), size
 
 
 class _Parts:
@@ -142,12 +143,15 @@ class LogDecoder:
         self, payload: Mapping[int, pa.Schema], target: pa.Schema, *, views: bool = False
     ) -> None:
         self.target = target
-        self._views = views
+        self._views = ViewLayout(target) if views else None
         self._payload = dict(payload)
         self._pool = data_pool()
         self._messages = {key: schema.serialize() for key, schema in self._payload.items()}
-        self._included = {
-            key: _wanted_fields(schema, target) for key, schema in self._payload.items()
+        self._options = {
+            key: pa.ipc.IpcReadOptions(
+                use_threads=False, included_fields=_wanted_fields(schema, target)
+            )
+            for key, schema in self._payload.items()
         }
         for key, schema in self._payload.items():
             for field in target:
@@ -222,7 +226,8 @@ class LogDecoder:
             # only the outer batches of a run can be wanted in part
             head = int(run.lo[0])
             tail = int(headers.record_count[run.index[-1]] - run.hi[-1])
-            rows += int((run.hi - run.lo).sum())
+            if not self.target.names:
+                rows += int((run.hi - run.lo).sum())
             if head or tail:
                 table = table.slice(head, table.num_rows - head - tail)
             tables.append(table)
@@ -271,20 +276,18 @@ class LogDecoder:
                 f"a log batch has schema {run.schema_id}, which is not known here",
                 ErrorCode.SCHEMA_NOT_EXIST,
             )
+        rows = headers.record_count[run.index]
         starts = headers.payload[run.index]
-        counts = headers.record_count[run.index]
         if not run.append_only:
-            starts = starts + counts
+            starts = starts + rows
         ends = headers.position[run.index] + headers.size[run.index]
+        # as lists, because most runs are of one batch or a few, and each call of NumPy takes as
+        # long as ten numbers
+        counts = rows.tolist()
         try:
             stream = self._stream(message, records, starts, ends, keep=checked is not None)
-            reader = pa.ipc.open_stream(
-                stream,
-                options=pa.ipc.IpcReadOptions(
-                    use_threads=False, included_fields=self._included[run.schema_id]
-                ),
-                memory_pool=self._pool,
-            )
+            options = self._options[run.schema_id]
+            reader = pa.ipc.open_stream(stream, options=options, memory_pool=self._pool)
             table = reader.read_all()
             chunks = [len(c) for c in table.column(0).chunks] if table.num_columns else []
             small = table.num_rows < len(chunks) * _LARGE_ROWS
@@ -296,12 +299,12 @@ class LogDecoder:
             _validate(table, checked, run.key(headers))
         except (pa.ArrowException, OSError, MemoryError, ValueError) as error:
             raise self._bad(headers, run, str(error)) from None
-        if table.num_rows != int(counts.sum()):
-            raise self._bad(headers, run, f"{table.num_rows} rows, not {int(counts.sum())}")
-        if table.num_columns and chunks != counts.tolist():
+        if table.num_rows != sum(counts):
+            raise self._bad(headers, run, f"{table.num_rows} rows, not {sum(counts)}")
+        if table.num_columns and chunks != counts:
             raise self._bad(headers, run, "other numbers of rows than the headers say")
         table = self._select(table)
-        return with_views(table) if self._views else table
+        return table if self._views is None else self._views.of(table)
 
     @classmethod
     def _stream(
@@ -314,12 +317,12 @@ class LogDecoder:
         keep: bool,
     ) -> pa.Buffer | pa.NativeFile:
         """Return schema and messages as one stream, which refers to them if it may."""
-        size = int((ends - starts).sum())
-        if keep and size >= len(starts) * _IN_PLACE_BYTES:
+        sizes = (ends - starts).tolist()
+        if keep and sum(sizes) >= len(starts) * _IN_PLACE_BYTES:
             data = records if isinstance(records, pa.Buffer) else pa.py_buffer(records)
             # what Arrow does not decompress it uses in place: at multiples of its items' width
-            if not ((data.address + starts) % 8).any():
-                spans = zip(starts.tolist(), (ends - starts).tolist(), strict=True)
+            if not np.bitwise_or.reduce(data.address + starts) % 8:
+                spans = zip(starts.tolist(), sizes, strict=True)
                 parts = [message, *(data.slice(start, length) for start, length in spans)]
                 return pa.PythonFile(_Parts(parts), mode="r")
         return cls._join(message, records, starts, ends)
@@ -385,17 +388,20 @@ def runs(
     """Split the batches that hold wanted rows into streams."""
     part = slice(first, len(headers) if last is None else last)
     count, base = headers.record_count[part], headers.base_offset[part]
-    lo = np.clip(start_offset - base, 0, count)
-    hi = count if stop_offset is None else np.clip(stop_offset - base, 0, count)
-    wanted = np.flatnonzero(hi > lo)
+    # not np.clip and np.flatnonzero, which take three times as long for a few batches
+    lo = np.minimum(np.maximum(start_offset - base, 0), count)
+    hi = count if stop_offset is None else np.minimum(np.maximum(stop_offset - base, 0), count)
+    (wanted,) = (hi > lo).nonzero()
     if not len(wanted):
         return
     lo, hi, index = lo[wanted], hi[wanted], wanted + first
     ids, plain = headers.schema_id[index], headers.append_only[index]
-    ends = np.cumsum(headers.size[index])
-    streams = (ends - headers.size[index]) // stream_bytes
-    cut = (ids[1:] != ids[:-1]) | (plain[1:] != plain[:-1]) | (streams[1:] != streams[:-1])
-    bounds = [0, *(np.flatnonzero(cut) + 1).tolist(), len(index)]
+    bounds = [0, len(index)]
+    if len(index) > 1:
+        sizes = headers.size[index]
+        streams = (sizes.cumsum() - sizes) // stream_bytes
+        cut = (ids[1:] != ids[:-1]) | (plain[1:] != plain[:-1]) | (streams[1:] != streams[:-1])
+        bounds[1:1] = (cut.nonzero()[0] + 1).tolist()
     for a, b in itertools.pairwise(bounds):
         yield Run(index[a:b], lo[a:b], hi[a:b], int(ids[a]), bool(plain[a]))
 
@@ -407,7 +413,10 @@ def _validate(table: pa.Table, checked: CheckedColumns | None, run: RunKey) -> N
     first looked at as one: where all are ASCII, only the offsets are left to check.
     """
     known = frozenset() if checked is None else checked.of(run)
-    for name, column in zip(table.schema.names, table.columns, strict=True):
+    names = table.schema.names
+    if known.issuperset(names):
+        return
+    for name, column in zip(names, table.columns, strict=True):
         if name in known:
             continue
         if column.type == pa.string():
@@ -420,8 +429,8 @@ def _validate(table: pa.Table, checked: CheckedColumns | None, run: RunKey) -> N
                 chunk.validate(full=True)
         else:
             column.validate(full=True)
-    if checked is not None and not known.issuperset(table.schema.names):
-        checked.add(run, table.schema.names)
+    if checked is not None:
+        checked.add(run, names)
 
 
 def _is_ascii(array: pa.BinaryArray) -> bool:
