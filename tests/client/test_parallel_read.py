@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -15,6 +17,8 @@ import fluss_df as fluss
 from fluss_df.client.fetch.parallel import ParallelRead
 from fluss_df.client.fetch.position import Position
 from fluss_df.client.runtime.metrics import ScanMetrics
+from fluss_df.client.scan.bucket_reads import BucketReads
+from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
 from tests.client.support import Tables
 
@@ -154,3 +158,63 @@ def test_what_lies_ready_is_read_on_the_callers_thread(
         )
         assert rows_of(read) == ROWS
     assert (threads == {threading.current_thread().name}) == alone
+
+
+class _NoRoom(threading.Thread):
+    """The system has room for one thread of a read, and no more."""
+
+    started: ClassVar[list[_NoRoom]] = []
+
+    def start(self) -> None:
+        if self.started:
+            raise RuntimeError("can't start new thread")
+        self.started.append(self)
+        super().start()
+
+
+def test_threads_end_where_one_more_cannot_be_started(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tables(SCHEMA, bucket_count=2)
+    rng = np.random.default_rng(1)
+    with table.new_append().create_writer() as writer:
+        writer.write_arrow(pa.table([np.arange(ROWS), rng.random(ROWS)], schema=SCHEMA))
+    info = table.get_table_info()
+    path = table.get_table_path()
+    ends = tables.connection.get_admin().list_offsets(path, [0, 1], fluss.OffsetSpec.latest())
+    positions = [Position(TableBucket(info.table_id, b), None, 0, ends[b]) for b in (0, 1)]
+    read = ParallelRead[int](
+        tables.connection, info, SCHEMA.names, (), positions, ScanMetrics(), len, ahead_bytes=None
+    )
+    monkeypatch.setattr(_NoRoom, "started", [])
+    with monkeypatch.context() as few:
+        few.setattr(threading, "Thread", _NoRoom)
+        with pytest.raises(RuntimeError, match="can't start"):
+            read.__enter__()
+    (thread,) = _NoRoom.started
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_threads_of_bucket_reads_end_where_one_more_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def tables_of(bucket: int) -> Iterator[pa.Table]:
+        while True:
+            yield pa.table({"bucket": [bucket]})
+
+    def never(*_: object) -> FlussError:
+        raise AssertionError
+
+    reads = BucketReads(range(4), tables_of, never, never, retry_ms=0, threads=4)
+    monkeypatch.setattr(_NoRoom, "started", [])
+    with monkeypatch.context() as few:
+        few.setattr(threading, "Thread", _NoRoom)
+        with pytest.raises(RuntimeError, match="can't start"):
+            next(reads.together())
+    (thread,) = _NoRoom.started
+    thread.join(10)
+    assert not thread.is_alive()
+    began = time.monotonic()
+    reads.end(10)
+    assert time.monotonic() - began < 5

@@ -45,6 +45,25 @@ def lane_to(engine: EmbeddedFluss) -> DirectLane:
     return lane
 
 
+def test_an_answer_that_is_taken_meanwhile_is_not_given_up(engine: EmbeddedFluss) -> None:
+    class Taken(DirectLane):
+        @property
+        def _inherited(self) -> bool:
+            # the thread that waited for the answer goes on here
+            self._answer = None
+            return False
+
+    made = lane_to(engine)
+    lane = Taken(made.endpoint, made._engine, 5000)
+    lane.send(
+        DATABASE_EXISTS,
+        [pb.DatabaseExistsRequest(database_name="fluss").SerializeToString()],
+        Metrics(),
+    )
+    lane.abort()
+    assert lane.failed
+
+
 def test_requests_and_errors(engine: EmbeddedFluss) -> None:
     lane = lane_to(engine)
     metrics = Metrics()

@@ -568,6 +568,35 @@ def test_values_of_a_log_that_never_changes_are_checked_once() -> None:
     read([0], checked, 1, 2)
 
 
+def test_other_batches_between_the_same_offsets_were_not_checked() -> None:
+    """As two filters leave them out: of three batches between others, each time another one."""
+    size = 10_000
+    batch = pa.record_batch([np.arange(size), np.full(size, "abc")], b.SCHEMA)
+    parts = [bytearray(b.stored(batch, at * size, codec="none")) for at in range(4)]
+    parts[2][bytes(parts[2]).index(b"abcabc")] = 0xFF
+    checked = CheckedColumns()
+
+    def read(*chosen: int) -> None:
+        raw = pa.py_buffer(b"".join(bytes(parts[i]) for i in chosen))
+        decoder = LogDecoder({1: b.SCHEMA}, b.SCHEMA)
+        decoder.decode_table(raw, scan_headers(raw), checked=checked)
+
+    read(0, 1, 3)
+    with pytest.raises(ProtocolError, match="UTF8"):
+        read(0, 2, 3)
+
+
+def test_headers_of_more_batches_than_are_taken_at_once() -> None:
+    batch = bytearray(b.stored(b.rows(0, 1), 0, codec="none"))
+    raw = bytearray(batch * 10_001)
+    for i in range(10_001):
+        struct.pack_into("<q", raw, i * len(batch), i)
+    headers = scan_headers(raw)
+    assert headers.base_offset.tolist() == list(range(10_001))
+    assert set(headers.size.tolist()) == {len(batch)}
+    assert headers.rows == 10_001
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_damage_in_large_messages_is_an_error_or_other_rows(seed: int) -> None:
     choose = random.Random(seed)

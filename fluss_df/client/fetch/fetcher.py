@@ -26,7 +26,7 @@ from fluss_df.protocol.api import FETCH_LOG
 from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
 from fluss_df.protocol.frames import raise_error_response, server_error
 from fluss_df.pushdown.server_filter import ServerFilter
-from fluss_df.record.layout.headers import scan_headers
+from fluss_df.record.layout.headers import LogHeaders, scan_headers
 from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
@@ -100,8 +100,9 @@ class LogFetcher:
         self._filter = server_filter
         limit = cluster.config.scanner_log_fetch_max_bytes_for_bucket
         self._most_bytes = cluster.config.scanner_log_fetch_max_bytes
-        in_place = cluster.engine is not None and not max_wait_ms and server_filter is None
-        if in_place and (limit, self._most_bytes) == _LIMITS_UNSET:
+        # whole rows as they stand in the files; for columns, an engine looks at more than it gives
+        in_place = cluster.engine is not None and projection is None and server_filter is None
+        if in_place and begin_small and (limit, self._most_bytes) == _LIMITS_UNSET:
             limit = self._most_bytes = _IN_PLACE_BYTES
         self._bucket_bytes = limit if bucket_bytes is None else min(limit, bucket_bytes)
 
@@ -232,6 +233,7 @@ class LogFetcher:
             position.ready.append(RemoteChunk(fetched.remote, statistics))
             position.retry.progressed()
             return 0
+        filtered_end = 0 if self._filter is None else fetched.filtered_end_offset or 0
         if fetched.records is not None:
             # Of a request for several buckets, only the bucket that the server reads first gets a
             # whole batch for sure: another may get a part of a batch, up to the limit of bytes.
@@ -244,10 +246,11 @@ class LogFetcher:
             position.starved = end is None
             if end is None:
                 return 0
-            if end <= position.offset:
+            problem = self._problem(headers, end, position.offset)
+            if problem is not None:
                 error = ProtocolError(
-                    f"a server answered with log batches up to offset {end} where offset"
-                    f" {position.offset} was asked for ({self.where(position)})"
+                    f"a server answered with log batches {problem} where offset {position.offset}"
+                    f" was asked for ({self.where(position)})"
                 )
                 self.failed([position], error)
                 return 0
@@ -257,14 +260,26 @@ class LogFetcher:
                 Chunk(fetched.records, headers, position.offset, projected, fetched.checked, wanted)
             )
             # the server may have left out batches behind these, by the filter
-            position.advance(max(end, fetched.filtered_end_offset or 0))
+            position.advance(max(end, filtered_end))
             return len(fetched.records) if wanted is None else wanted
-        filtered_end = fetched.filtered_end_offset
-        if filtered_end is not None and filtered_end > position.offset:
+        if filtered_end > position.offset:
             position.advance(filtered_end)
         else:
             self._nothing_came(position, asked)
         return 0
+
+    def _problem(self, headers: LogHeaders, end: int, offset: int) -> str | None:
+        """Return what is wrong with the offsets of an answer that ends before ``end``."""
+        if end <= offset:
+            return f"up to offset {end}"
+        if self._filter is not None:
+            # the server may leave out batches
+            return None
+        begin = int(headers.base_offset[0])
+        if begin > offset:
+            return f"from offset {begin} on"
+        missing = end - begin - len(headers) - int(headers.last_offset_delta.sum())
+        return f"that lack {missing} offsets from {begin} to {end}" if missing else None
 
     def _nothing_came(self, position: Position, asked: Sequence[Position]) -> None:
         """Take note of an answer that has neither rows nor an error."""

@@ -24,7 +24,7 @@ from fluss_df.client.fetch.table_decoder import PIECE_BYTES, TableDecoder
 from fluss_df.client.runtime.encoders import compute_threads
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import FlussError
-from fluss_df.hooks import ExitStep, ForkStep, after_fork, at_exit
+from fluss_df.hooks import ExitStep, ForkStep, after_fork, at_exit, undoing
 from fluss_df.metadata import TableBucket
 from fluss_df.record.log.log_batch import Compression
 from fluss_df.schema import TableInfo
@@ -157,7 +157,8 @@ class ParallelRead(Generic[T]):
     def __enter__(self) -> Self:
         # The threads start while the lock is held, and wait for it. A first thread that began its
         # work at once would keep the GIL, so that the second one started 5 ms later.
-        with self._lock:
+        # Where the system has no room for one more, those that run end again.
+        with undoing(self._close), self._lock:
             for number in range(0 if self._at_once else self._threads):
                 name = f"fluss-df-read-{number}"
                 threading.Thread(target=self._work, name=name, daemon=True).start()

@@ -282,6 +282,8 @@ class TableDecoder:
             table = self._table(_Part(whole, None, 0, len(whole.headers), positions, rows))
         except FlussError:
             tables = [table for each in chunks for table in self.tables(*each)]
+            if not self.schema.names:
+                return without_columns(sum(table.num_rows for table in tables))
             return pa.concat_tables(tables) if tables else pa.Table.from_batches([], self.schema)
         wanted = wanted_rows(chunks)
         if wanted is not None and table.num_columns:
@@ -376,6 +378,9 @@ class TableDecoder:
         begins = np.cumsum(lengths) - lengths
         within = np.arange(rows) - np.repeat(begins - low, lengths)
         columns = table.columns
+        # not self.schema, which has no views: columns of views would be converted back
+        added = [METADATA_FIELDS[name] for name in self._metadata_columns]
+        schema = pa.schema([*table.schema, *added])
         for name in self._metadata_columns:
             column: pa.Array
             if name == PARTITION_COLUMN:
@@ -400,7 +405,7 @@ class TableDecoder:
                 times = np.repeat(chunk.headers.timestamp[part.first : part.last], lengths)
                 column = pa.array(times).cast(METADATA_FIELDS[name].type)
             columns.append(pa.chunked_array([column]))
-        return pa.Table.from_arrays(columns, schema=self.schema)
+        return pa.Table.from_arrays(columns, schema=schema)
 
     def _changes(self, kinds: npt.NDArray[np.uint8]) -> pa.DictionaryArray:
         """Return change types as a column."""

@@ -20,6 +20,7 @@ import pyarrow as pa
 from fluss_df.client.fetch.parallel import default_ahead_bytes, ended_at_exit
 from fluss_df.client.runtime.retry import Backoff
 from fluss_df.errors import FlussError
+from fluss_df.hooks import undoing
 
 T = TypeVar("T")
 Tables = Generator[pa.Table, None, None]
@@ -134,12 +135,16 @@ class BucketReads(Generic[T]):
         self._changed = threading.Condition()
         self._closed = False
         self._process = os.getpid()
-        self._at_work = min(threads, len(targets))
+        self._threads = min(threads, len(targets))
+        self._at_work = 0
 
     def __enter__(self) -> BucketReads[T]:
-        for number in range(self._at_work):
-            name = f"fluss-df-kv-scan-{number}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
+        # threads that run end again where the system has no room for one more
+        with undoing(self._close), self._changed:
+            for number in range(self._threads):
+                name = f"fluss-df-kv-scan-{number}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+                self._at_work += 1
         ended_at_exit(self)
         return self
 

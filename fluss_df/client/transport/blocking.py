@@ -94,6 +94,8 @@ class Lane:
         self._next_id = 0
         self._in_flight = None
         self._silent_after = 0.0
+        # until when hands are shaken; None behind that
+        self._deadline: float | None = None
         # the last request
         self._asked, self.sent_at = "", 0.0
         self.failed = False
@@ -138,15 +140,23 @@ class Lane:
             credentials = engine_credentials(engine_path)
         steps = handshake(self.address, __version__, credentials)
         api, message = next(steps)
+        self._deadline = deadline
         while True:
-            self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+            self._keep_deadline()
             self._send(api, 0, [message.SerializeToString()])
             response = self._receive()
             try:
                 api, message = steps.send(response)
             except StopIteration as done:
                 self.apis = done.value
+                self._deadline = None
                 return
+
+    def _keep_deadline(self) -> None:
+        """Have the socket wait no longer than the connection may take."""
+        # with each receive: a server that sends a byte now and then is never silent
+        if self._deadline is not None:
+            self._socket.settimeout(max(0.001, self._deadline - time.monotonic()))
 
     def _set_receive_timeout(self) -> None:
         # A Python timeout would make the socket non-blocking, and every 100 KB a system call of
@@ -239,6 +249,7 @@ class Lane:
         reader = self._reader
         try:
             while True:
+                self._keep_deadline()
                 count = self._socket.recv_into(reader.buffer(), 0, _WAIT_ALL)
                 if count == 0:
                     if reader.is_tls:

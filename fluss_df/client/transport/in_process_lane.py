@@ -129,9 +129,11 @@ class DirectLane(Lane):
     def abort(self) -> None:
         """Wake whoever waits for a response, with a NetworkError; for use from another thread."""
         self.failed = True
+        # once, because the thread that waits for the answer takes it away
+        answer = self._answer
         # the parent's thread may have held the lock of its answer at the fork
-        if self._answer is not None and not self._inherited:
-            self._answer.cancel()
+        if answer is not None and not self._inherited:
+            answer.cancel()
 
     def close(self) -> None:
         """Give up what was asked."""

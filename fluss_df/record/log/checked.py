@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-#: Consecutive batches: the offset of the first record, that behind the last, their bytes.
+#: Batches without any missing: the offset of the first record, that behind the last, their bytes.
 RunKey: TypeAlias = tuple[int, int, int]
 
 # How many runs are remembered: about those of a scan of 10 GB. One more, and all are forgotten:

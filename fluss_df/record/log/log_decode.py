@@ -70,12 +70,18 @@ class Run:
     schema_id: int
     append_only: bool
 
-    def key(self, headers: LogHeaders) -> RunKey:
-        """Return what tells it from all other runs of its log."""
+    def key(self, headers: LogHeaders) -> RunKey | None:
+        """Return what tells it from all other runs of its log.
+
+        None where batches between its own are missing, as a filter leaves them out: runs of other
+        batches may begin and end at the same offsets.
+        """
         first, last = self.index[0], self.index[-1]
-        end = headers.base_offset[last] + headers.last_offset_delta[last] + 1
-        size = sum(headers.size[self.index].tolist())
-        return int(headers.base_offset[first]), int(end), size
+        begin = int(headers.base_offset[first])
+        end = int(headers.base_offset[last] + headers.last_offset_delta[last]) + 1
+        if sum(headers.last_offset_delta[self.index].tolist()) + len(self.index) != end - begin:
+            return None
+        return begin, end, sum(headers.size[self.index].tolist())
 
 
 class _Parts:
@@ -406,13 +412,13 @@ def runs(
         yield Run(index[a:b], lo[a:b], hi[a:b], int(ids[a]), bool(plain[a]))
 
 
-def _validate(table: pa.Table, checked: CheckedColumns | None, run: RunKey) -> None:
+def _validate(table: pa.Table, checked: CheckedColumns | None, run: RunKey | None) -> None:
     """Check all that Arrow's full validation checks, of columns that were not checked before.
 
     It looks at strings one by one, which is a tenth of the time of a scan. The bytes of many are
     first looked at as one: where all are ASCII, only the offsets are left to check.
     """
-    known = frozenset() if checked is None else checked.of(run)
+    known = frozenset() if checked is None or run is None else checked.of(run)
     names = table.schema.names
     if known.issuperset(names):
         return
@@ -429,7 +435,7 @@ def _validate(table: pa.Table, checked: CheckedColumns | None, run: RunKey) -> N
                 chunk.validate(full=True)
         else:
             column.validate(full=True)
-    if checked is not None:
+    if checked is not None and run is not None:
         checked.add(run, names)
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
+from fluss_df.client.cluster.metadata import Cluster
 from fluss_df.client.fetch import fetcher
 from fluss_df.client.fetch.chunk_read import ChunkRead
 from fluss_df.client.fetch.fetcher import LogFetcher
@@ -18,9 +19,14 @@ from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import ErrorCode, FlussError, NetworkError
 from fluss_df.metadata import TableBucket
+from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.fetch import FetchedBucket, parse_fetch_response
+from fluss_df.pushdown.server_filter import ServerFilter
+from fluss_df.record.layout.headers import scan_headers
+from tests.record.batches import rows, stored
 
 ROWS = list(range(10))
+FILTER = ServerFilter(pb.Predicate(), 1, "x > 0")
 Answers = Callable[[list[FetchedBucket], int], list[FetchedBucket]]
 
 
@@ -173,11 +179,16 @@ def test_a_bucket_for_which_an_answer_had_no_room_is_asked_again_at_once(
 
 
 def accepting(
-    connection: fluss.FlussConnection, table: fluss.FlussTable, stop: int | None
+    connection: fluss.FlussConnection,
+    table: fluss.FlussTable,
+    stop: int | None,
+    server_filter: ServerFilter | None = None,
 ) -> tuple[Position, Callable[..., int]]:
     """A position, and what gives it an answer."""
     info = table.get_table_info()
-    reader = LogFetcher(connection.cluster, info, None, Metrics(), max_wait_ms=0)
+    reader = LogFetcher(
+        connection.cluster, info, None, Metrics(), max_wait_ms=0, server_filter=server_filter
+    )
     here = Position(TableBucket(info.table_id, 0, None), None, 0, stop)
 
     def accept(*others: Position, **answer: Any) -> int:
@@ -292,13 +303,81 @@ def test_a_server_that_has_nothing_and_holds_no_fetch_is_left_alone_for_a_moment
 def test_an_end_of_the_filter_that_is_no_progress_is_nothing(
     connection: fluss.FlussConnection, table: fluss.FlussTable
 ) -> None:
-    here, accept = accepting(connection, table, 10)
+    here, accept = accepting(connection, table, 10, FILTER)
     accept(filtered_end_offset=0)
     assert here.offset == 0
     assert here.starved
     assert here.retry.not_before > 0
     accept(filtered_end_offset=3)
     assert here.offset == 3
+
+
+def test_only_where_there_is_a_filter_may_a_server_leave_out_rows(
+    connection: fluss.FlussConnection, table: fluss.FlussTable
+) -> None:
+    here, accept = accepting(connection, table, 10)
+    accept(filtered_end_offset=3)
+    assert here.offset == 0
+    late = pa.py_buffer(stored(rows(2, 3), 2))
+    hole = pa.py_buffer(stored(rows(0, 2), 0) + stored(rows(5, 5), 5))
+    for records in (late, hole):
+        here, accept = accepting(connection, table, 10)
+        accept(records=records, filtered_end_offset=9)
+        assert (here.offset, list(here.ready)) == (0, [])
+        assert here.retry.not_before > 0
+        here, accept = accepting(connection, table, 10, FILTER)
+        accept(records=records)
+        assert here.offset == (5 if records is late else 10)
+
+
+@pytest.mark.parametrize(
+    ("lost", "told"),
+    [
+        (slice(0, 1), "with log batches from offset 5 on where offset 0 was asked for"),
+        (slice(1, 2), "with log batches that lack 5 offsets from 0 to 15"),
+    ],
+)
+def test_batches_that_are_missing_in_an_answer_are_told(
+    connection: fluss.FlussConnection, answered: Callable[[Answers], None], lost: slice, told: str
+) -> None:
+    table = filled(connection, f"lost_{lost.start}")
+    with table.new_append().create_writer() as writer:
+        writer.write_arrow(pa.table({"x": ROWS[:5]}))
+
+    def change(buckets: list[FetchedBucket], call: int) -> list[FetchedBucket]:
+        changed = []
+        for one in buckets:
+            assert one.records is not None
+            headers = scan_headers(one.records)
+            kept = list(range(len(headers)))
+            del kept[lost]
+            spans = [(int(headers.position[i]), int(headers.size[i])) for i in kept]
+            data = b"".join(bytes(one.records)[at : at + size] for at, size in spans)
+            changed.append(replace(one, records=pa.py_buffer(data)))
+        return changed
+
+    answered(change)
+    with pytest.raises(FlussError, match=told):
+        read(table)
+
+
+def test_only_whole_reads_in_this_process_ask_for_more_at_once() -> None:
+    """A scanner that polls holds what it got; of some columns, an engine looks at more."""
+    with EmbeddedFluss(port=0) as engine, engine.connection() as here:
+        table = filled(here, "limits")
+        info = table.get_table_info()
+
+        def limit(cluster: Cluster, **options: Any) -> int:
+            made = LogFetcher(cluster, info, options.pop("only", None), Metrics(), **options)
+            return made._bucket_bytes
+
+        bounded: dict[str, Any] = {"max_wait_ms": 0, "begin_small": True}
+        assert limit(here.cluster, **bounded) == 32 << 20
+        assert limit(here.cluster, max_wait_ms=0) == 8 << 20
+        assert limit(here.cluster, **bounded, only=[0]) == 8 << 20
+        assert limit(here.cluster, **bounded, server_filter=FILTER) == 8 << 20
+        with fluss.connect(engine.address) as there:
+            assert limit(there.cluster, **bounded) == 8 << 20
 
 
 def test_a_server_is_asked_to_hold_a_fetch_for_less_than_it_may_be_silent() -> None:

@@ -151,6 +151,43 @@ def test_damage_among_rows_that_are_not_wanted(table: fluss.FlussTable, tables: 
     assert decode().num_rows == rows
 
 
+def test_rows_without_columns_are_counted_where_one_by_one_is_needed(
+    table: fluss.FlussTable, tables: Tables
+) -> None:
+    chunks = next(chunks_of(table, tables))
+    decoder = TableDecoder(tables.connection, table.get_table_info(), (), (), ScanMetrics())
+    (decode,) = decoder.pieces(chunks)
+    decode_part, calls = decoder._table, 0
+
+    def table_of(part: Any) -> pa.Table:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise FlussError("a schema could not be asked for")
+        return decode_part(part)
+
+    decoder._table = table_of  # type: ignore[method-assign]
+    assert decode().num_rows == sum(c.headers.rows for _, c in chunks)
+    assert calls > 1
+
+
+def test_views_stay_views_beside_metadata_columns(table: fluss.FlussTable, tables: Tables) -> None:
+    chunks = next(chunks_of(table, tables))
+    decoder = TableDecoder(
+        tables.connection,
+        table.get_table_info(),
+        SCHEMA.names,
+        tuple(METADATA_FIELDS),
+        ScanMetrics(),
+        views=True,
+    )
+    (decode,) = decoder.pieces(chunks)
+    found = decode().schema
+    assert found.names == [*SCHEMA.names, *METADATA_FIELDS]
+    if table.get_table_info().log_format == "arrow":
+        assert found.field("text").type == pa.string_view()
+
+
 def test_small_chunks_that_become_large_are_decoded_apart(tables: Tables) -> None:
     schema = pa.schema([("line", pa.string())])
     table = tables(schema, bucket_count=8)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +17,7 @@ from fluss_df.client.transport.endpoint import Endpoint
 from fluss_df.client.transport.lane_pool import LanePool
 from fluss_df.config import Config
 from fluss_df.embedded import EmbeddedFluss
+from fluss_df.errors import FlussError
 from fluss_df.protocol import messages_pb2 as pb
 from fluss_df.protocol.api import LIST_DATABASES
 
@@ -42,6 +46,29 @@ def endpoint() -> Iterator[Endpoint]:
     with EmbeddedFluss(port=0) as engine:
         host, port = engine.address.split(":")
         yield Endpoint(host, int(port), None)
+
+
+def test_a_server_that_says_a_byte_now_and_then_is_not_waited_for_for_ever() -> None:
+    ended = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        peer, _ = listening.accept()
+        with peer, contextlib.suppress(OSError):
+            # the length of an answer, and then its bytes
+            for byte in b"\x00\x00\x10\x00" + bytes(4096):
+                peer.sendall(bytes([byte]))
+                if ended.wait(0.05):
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        dripping = threading.Thread(target=drip, args=[listening])
+        dripping.start()
+        began = time.monotonic()
+        with pytest.raises(FlussError, match="silent"):
+            Lane(Endpoint("127.0.0.1", listening.getsockname()[1], None), 300, 300)
+        assert time.monotonic() - began < 30
+        ended.set()
+        dripping.join()
 
 
 def ask(lane: Lane) -> None:
