@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,6 +17,7 @@ import fluss_df as fluss
 from fluss_df.client.fetch.parallel import ParallelRead
 from fluss_df.client.fetch.position import Position
 from fluss_df.client.runtime.metrics import ScanMetrics
+from fluss_df.client.runtime.retry import Backoff
 from fluss_df.client.scan.bucket_reads import BucketReads
 from fluss_df.errors import FlussError
 from fluss_df.metadata import TableBucket
@@ -199,14 +200,17 @@ def test_threads_end_where_one_more_cannot_be_started(
 def test_threads_of_bucket_reads_end_where_one_more_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def tables_of(bucket: int) -> Iterator[pa.Table]:
+    def tables_of(bucket: int) -> Generator[pa.Table]:
         while True:
             yield pa.table({"bucket": [bucket]})
 
-    def never(*_: object) -> FlussError:
-        raise AssertionError
+    def pause(bucket: int, error: FlussError, backoff: Backoff) -> None:
+        raise error
 
-    reads = BucketReads(range(4), tables_of, never, never, retry_ms=0, threads=4)
+    def interrupted(bucket: int, error: FlussError) -> FlussError:
+        return error
+
+    reads = BucketReads(range(4), tables_of, pause, interrupted, retry_ms=0, threads=4)
     monkeypatch.setattr(_NoRoom, "started", [])
     with monkeypatch.context() as few:
         few.setattr(threading, "Thread", _NoRoom)
