@@ -159,6 +159,13 @@ def _bad_partition(info: TableInfo, item: object, why: str = "") -> FlussError:
     )
 
 
+def is_chosen(partition: PartitionInfo, choice: PartitionChoice) -> bool:
+    """Whether a choice names a partition."""
+    if isinstance(choice, str):
+        return partition.partition_name == choice
+    return all(partition.spec.get(key) == value for key, value in choice)
+
+
 def choose_partitions(
     info: TableInfo,
     partitions: Iterable[PartitionInfo],
@@ -173,11 +180,7 @@ def choose_partitions(
         return there
     chosen: set[str] = set()
     for choice in choices:
-        if isinstance(choice, str):
-            found = [p for p in there if p.partition_name == choice]
-        else:
-            wanted = dict(choice)
-            found = [p for p in there if all(p.spec.get(k) == v for k, v in wanted.items())]
+        found = [p for p in there if is_chosen(p, choice)]
         if not found:
             names = [p.partition_name for p in there]
             shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")

@@ -41,6 +41,8 @@ class Query:
         ``"running"``, ``"done"``, ``"failed"`` or ``"cancelled"``.
     is_query
         Whether it reads rows and changes nothing.
+    changes
+        Whether it began, and may have changed something.
     frame
         The rows that are kept; empty until it has ended.
     cut
@@ -63,6 +65,7 @@ class Query:
         self.database = database
         self.status = "running"
         self.is_query = False
+        self.changes = False
         self.frame = pl.DataFrame()
         self.cut = self.error = self.plan = ""
         self.scans: list[str] = []
@@ -121,6 +124,7 @@ class Query:
         else:
             found = json.loads(body)
             self.rows, self.fetched = found["rows"], found["fetched"]
+            self.changes = found["changes"]
 
     def _took(self, told: dict[str, Any] | None, seconds: float) -> None:
         """Take note of its end; None where its process ended before it told of one."""
@@ -139,6 +143,7 @@ class Query:
         self.plan = told.get("plan", "")
         self.scans = told.get("scans", [])
         self.is_query = told.get("is_query", False)
+        self.changes = told.get("changes", self.changes)
         self.rows_written = told.get("rows_written")
         self._seconds = self.seconds
         self.status = told.get("status", "failed")

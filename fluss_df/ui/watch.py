@@ -7,14 +7,14 @@ import contextlib
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from fluss_df.client.connection import FlussConnection
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import OffsetSpec, PartitionInfo, TableBucket, TablePath
-from fluss_df.observe.counters import engines
+from fluss_df.observe.counters import OTHER, engines
 from fluss_df.pushdown.plan import Bucket
 from fluss_df.pushdown.prune import all_buckets
 from fluss_df.schema import TableInfo
@@ -53,7 +53,8 @@ class Sample:
     end
         How many ever came: the sum of the offsets at the ends of its buckets.
     bytes_in
-        Bytes that came since the engine was opened; None where servers do not tell.
+        Bytes that came since the engine was opened; None where servers do not tell, or count them
+        with those of other tables.
     """
 
     at: float
@@ -139,14 +140,19 @@ class Watch:
         return Growth(now.rows, max(0, now.end - before.end) / seconds, grown)
 
     def all_growth(self, paths: Iterable[TablePath]) -> Growth | None:
-        """Return how tables grow together; None where nothing is known yet."""
+        """Return how tables grow together; None where nothing is known yet.
+
+        Bytes that are not known of each of them are not known of all.
+        """
         found = [growth for growth in map(self.growth, paths) if growth is not None]
         if not found:
             return None
-        rates = [g.rows_per_second for g in found if g.rows_per_second is not None]
-        sizes = [g.bytes_per_second for g in found if g.bytes_per_second is not None]
+        measured = [g for g in found if g.rows_per_second is not None]
+        rates = [g.rows_per_second or 0.0 for g in measured]
+        sizes = [g.bytes_per_second for g in measured if g.bytes_per_second is not None]
+        whole = bool(sizes) and len(sizes) == len(measured)
         return Growth(
-            sum(g.rows for g in found), sum(rates) if rates else None, sum(sizes) if sizes else None
+            sum(g.rows for g in found), sum(rates) if rates else None, sum(sizes) if whole else None
         )
 
     def history(self, path: TablePath) -> list[Sample]:
@@ -280,7 +286,7 @@ class Watch:
             for path, info in infos.items():
                 self._let_pages_go_first()
                 try:
-                    sample = self._sample(info, came.get(str(path), 0.0) if came else None)
+                    sample = self._sample(info, _of_table(came, path))
                 except FlussError:
                     # The table was dropped meanwhile, or a bucket has no leader. Where servers are
                     # gone each table would take seconds, so failures are counted.
@@ -306,6 +312,13 @@ class Watch:
             plotted = self._plotted.get(path)
             if plotted is not None and (not plotted or plotted[-1].at < sample.at):
                 plotted.append(sample)
+
+
+def _of_table(came: Mapping[str, float] | None, path: TablePath) -> float | None:
+    """Return how many bytes came into a table; None where they are counted with those of others."""
+    if came is None:
+        return None
+    return came.get(str(path), None if OTHER in came else 0.0)
 
 
 def _bytes_in(connection: FlussConnection) -> dict[str, float] | None:

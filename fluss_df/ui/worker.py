@@ -114,7 +114,7 @@ class Worker:
             raise FlussError(
                 "this console is read-only: it runs queries, SHOW, DESCRIBE and EXPLAIN only"
             )
-        told["is_query"] = run.is_query
+        told["is_query"], told["changes"] = run.is_query, _changes(run)
         self._run = run
         if self._cancelled:
             run.cancel()
@@ -163,11 +163,16 @@ class Worker:
                     " columns, or narrow the join",
                     cut="",
                     idle=False,
+                    changes=run is not None and _changes(run),
                 )
                 os._exit(1)
             if run is not None:
                 fetched = sum(scan.bytes for scan in run.scans)
-                self._tell(PROGRESS, rows=run.rows, fetched=fetched)
+                self._tell(PROGRESS, rows=run.rows, fetched=fetched, changes=_changes(run))
+
+
+def _changes(run: QueryRun) -> bool:
+    return not (run.is_query or run.only_shows)
 
 
 def _about(run: QueryRun) -> dict[str, Any]:

@@ -1,3 +1,4 @@
+import datetime as dt
 import pickle
 from collections.abc import Mapping
 
@@ -43,6 +44,12 @@ PASSWORD = "s3cret-word"
         ({"path": "a.b", "starting.offsets": '{"0": -1}'}, "no JSON object of offsets"),
         ({"path": "a.b", "starting.offsets": '{"0": 1, "0": 2}'}, "bucket 0 is named twice"),
         ({"path": "a.b", "starting.offsets": '{"0": 1, "00": 2}'}, "bucket 00 is named twice"),
+        (
+            {"path": "a.b", "startingTimestamp": '{"0": 17}'},
+            "'startingTimestamp' is a time for all",
+        ),
+        ({"path": "a.b", "startingTimestamp": "9" * 20}, "is after the year 9999"),
+        ({"path": "a.b", "endingTimestamp": "2024-01-31"}, "a time with its zone"),
         ({"path": "a.b", "filter.timezone": "Mars/X"}, "'Mars/X' is no time zone"),
         ({"path": "a.b", "filter.timezone": "Europe"}, "'Europe' is no time zone"),
     ],
@@ -69,6 +76,18 @@ def test_options_are_known_by_any_of_their_spellings() -> None:
     assert dict(parsed.connection.properties) == {"client.request-timeout": "7"}
     assert ReadOptions.parse({"path": "a.b", "stop": "0"}).stop == 0
     assert ReadOptions.parse({"path": "a.b", "stop": '{"0": "3"}'}).stop == {0: 3}
+
+
+@pytest.mark.parametrize("key", ["startingTimestamp", "endingtimestamp", "starting_timestamp"])
+def test_a_timestamp_that_is_a_number_is_in_milliseconds(key: str) -> None:
+    """It was taken for an offset that no log has, and no rows were found."""
+    parsed = ReadOptions.parse({"path": "a.b", key: "1700000000123"})
+    moment = parsed.stop if key.startswith("end") else parsed.start
+    assert moment == dt.datetime(2023, 11, 14, 22, 13, 20, 123_000, dt.UTC)
+    parsed = ReadOptions.parse({"path": "a.b", key: "2024-01-31T12:00:00+00:00"})
+    assert dt.datetime(2024, 1, 31, 12, tzinfo=dt.UTC) in (parsed.start, parsed.stop)
+    parsed = ReadOptions.parse({"path": "a.b", "startingOffsets": "1700000000123"})
+    assert parsed.start == 1_700_000_000_123
 
 
 def test_an_option_of_reads_is_refused_by_a_write() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.io import write_fluss
 from fluss_df.metadata import TablePath
@@ -126,6 +131,91 @@ def test_a_source_put_back(engine: FlussConnection, log: TablePath) -> None:
         reader(engine, log).latestOffset({**kept, "offsets": {"0": 90}}, everything)
 
 
+class Served:
+    """A log behind an address, whose server is put back while others read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.engine = EmbeddedFluss(folder, port=0)
+        self.port = int(self.engine.address.rpartition(":")[2])
+        self.connection = FlussConnection.create(self.engine.address)
+        self.path = TablePath("fluss", "served")
+        descriptor = TableDescriptor(Schema(SCHEMA), bucket_count=1)
+        self.connection.get_admin().create_table(self.path, descriptor)
+        self.kept = folder.with_name("kept")
+
+    def write(self, start: int, stop: int) -> None:
+        write_fluss(rows(start, stop), self.path, connection=self.connection)
+
+    def keep(self) -> None:
+        """Copy the folder as it is now."""
+        self.engine.close()
+        shutil.copytree(self.folder, self.kept)
+        self.engine = EmbeddedFluss(self.folder, port=self.port)
+
+    def put_back(self) -> None:
+        self.engine.close()
+        shutil.rmtree(self.folder)
+        shutil.copytree(self.kept, self.folder)
+        self.engine = EmbeddedFluss(self.folder, port=self.port)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    made = Served(tmp_path / "fluss")
+    made.write(0, 10)
+    made.keep()
+    made.write(10, 20)
+    yield made
+    made.connection.close()
+    made.engine.close()
+
+
+@pytest.mark.parametrize("more", [0, 5, 10, 30])
+def test_a_source_put_back_while_a_stream_lives(served: Served, more: int) -> None:
+    """Rows between what is there and what was read were never read, and nothing was said."""
+    made = {n: reader(served.connection, served.path, fail_on_data_loss=n) for n in _BOTH}
+    everything = made["true"].getDefaultReadLimit()
+    ends = {}
+    for losses, found in made.items():
+        start = found.initialOffset()
+        end = ends[losses] = found.latestOffset(start, everything)
+        assert read(found, start, end) == list(range(20))
+        assert found.latestOffset(end, everything) == end
+    served.put_back()
+    served.write(100, 100 + more)
+    if more == 10:
+        # nothing seems to have come: it is found when something does
+        assert made["true"].latestOffset(ends["true"], everything) == ends["true"]
+        served.write(110, 115)
+        more = 15
+    with pytest.raises(FlussError, match="put back to an earlier"):
+        made["true"].latestOffset(ends["true"], everything)
+    end = made["false"].latestOffset(ends["false"], everything)
+    assert read(made["false"], ends["false"], end) == list(range(100, 100 + more))
+    assert made["false"].latestOffset(end, everything) == end
+    served.write(200, 205)
+    last = made["false"].latestOffset(end, everything)
+    assert read(made["false"], end, last) == list(range(200, 205))
+
+
+def test_a_source_put_back_before_a_trigger_ends(served: Served) -> None:
+    """What was there when ``AvailableNow`` began is not there any more: it ends all the same."""
+    found = reader(served.connection, served.path, fail_on_data_loss="false")
+    found.prepareForTriggerAvailableNow()
+    start = found.initialOffset()
+    end = found.latestOffset(start, ReadMaxRows(15))
+    assert read(found, start, end) == list(range(15))
+    served.put_back()
+    for _ in range(5):
+        start, end = end, found.latestOffset(end, ReadMaxRows(15))
+        if start == end:
+            break
+        assert read(found, start, end) == []
+    assert start == end
+    assert end["offsets"] == {"0": 10}
+
+
 # ---- options that choose buckets and partitions
 
 
@@ -224,6 +314,41 @@ def test_partitions_that_come_are_new_and_others_are_not(engine: FlussConnection
     assert end["only"] is None
     chosen.write(30, 40, "e")
     assert chosen.batch(end)[1] == list(range(30, 40))
+
+
+def test_a_partition_that_is_named_goes(
+    engine: FlussConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its stream ended for good, whatever was said about losses."""
+    chosen = Chosen(engine, partitioned=True)
+    for part in ("a", "b"):
+        chosen.write(0, 10, part)
+    end, _ = chosen.batch(partitions="a,b")
+    chosen.write(10, 20, "a")
+    chosen.write(20, 30, "b")
+    engine.get_admin().drop_partition(chosen.path, {"part": "b"})
+    with pytest.raises(FlussError, match=r"dropped.*bucket b/0 behind offset 10.*fail.on.data"):
+        chosen.batch(end, partitions="a,b")
+    end, found = chosen.batch(end, partitions="a,b", fail_on_data_loss="false")
+    assert found == list(range(10, 20))
+    assert "bucket b/0 behind offset 10" in caplog.text
+    # it was told: from here on nothing is lost
+    chosen.write(30, 40, "a")
+    end, found = chosen.batch(end, partitions="a,b")
+    assert found == list(range(30, 40))
+    # no partition that the stream has lost; and none of a stream that begins
+    for losses in _BOTH:
+        options = {"partitions": "a,nope", "fail_on_data_loss": losses}
+        with pytest.raises(FlussError, match="has no partition 'nope'"):
+            chosen.batch(end, **options)
+        with pytest.raises(FlussError, match="has no partition 'nope'"):
+            chosen.batch(**options)
+    # there again, with others
+    chosen.write(40, 50, "b")
+    assert chosen.batch(end, partitions="a,b")[1] == list(range(40, 50))
+    for part in ("a", "b"):
+        engine.get_admin().drop_partition(chosen.path, {"part": part})
+    assert chosen.batch(end, partitions="a,b", fail_on_data_loss="false")[1] == []
 
 
 def test_a_partition_that_goes_before_a_task_begins(

@@ -400,7 +400,7 @@ def test_runs_have_their_lag(
         page = other.page("/runs").words
     assert f"{long} " in page
     assert "File name too long" in page
-    assert f"{folder} {database}.visits \N{EN DASH} \N{EN DASH} 7" in page
+    assert f"{folder} {database}.visits \N{EN DASH} 0 7" in page
     assert f"{database}.visits {database}.copy 0 7" in page
 
 

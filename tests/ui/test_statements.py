@@ -66,6 +66,22 @@ def test_it_ends_by_the_clock(numbers: FlussConnection) -> None:
         assert "took longer than 1 second" in page
 
 
+def test_what_was_written_before_the_end_is_told(numbers: FlussConnection) -> None:
+    """It was to be run again, with what it had written in the table."""
+    told = "What it had written stays written"
+    for visitor in served(numbers, Limits(query_seconds=1, query_memory=8 << 30)):
+        visitor.server.state.queries.prepare()
+        page = visitor.sql(f"INSERT INTO numbers {ENDLESS}").words
+        assert "took longer than 1 second" in page
+        assert told in page
+        # what changes nothing, and what did not begin
+        for statement in (ENDLESS, "SELEC 1", "SHOW COLUMNS FROM nothing", "INSERT INTO VALUES"):
+            page = visitor.sql(statement).words
+            assert "This did not work" in page
+            assert told not in page
+            assert "Change the statement, and run it again" in page
+
+
 def test_it_ends_by_its_memory(numbers: FlussConnection) -> None:
     for visitor in served(numbers, Limits(query_memory=400 << 20)):
         page = visitor.sql(

@@ -10,15 +10,20 @@ from urllib.parse import quote
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import fluss_df
 from fluss_df.client.connection import FlussConnection
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.errors import FlussError
-from fluss_df.types import Column
+from fluss_df.io.base.arrow import to_polars
+from fluss_df.metadata import TablePath
+from fluss_df.schema import Schema, TableDescriptor
+from fluss_df.types import Column, to_arrow
 from fluss_df.ui.pages import forms, queries
-from fluss_df.ui.pages.rows import value_of
+from fluss_df.ui.pages.live import _filter
+from fluss_df.ui.pages.rows import exact_value, value_of
 from fluss_df.ui.server import ConsoleServer
 from fluss_df.ui.settings import Settings
 from fluss_df.ui.shown import plots, texts
@@ -138,6 +143,85 @@ def test_no_digit_and_no_zone_is_passed_over(kind: str, text: str) -> None:
         value_of(Column("at", forms.type_of("at", kind)), text)
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("TIME(0)", "01:00:00.5"),
+        ("TIME(3)", "01:00:00.0005"),
+        ("TIMESTAMP(0)", "2026-01-01 00:00:00.7"),
+        ("TIMESTAMP(3)", "2026-01-01 00:00:00.0007"),
+        ("TIMESTAMP_LTZ(3)", "2026-01-01 00:00:00.0007Z"),
+        ("TIMESTAMP(9)", "9999-01-01 00:00:00"),
+        ("FLOAT", "1e300"),
+        ("FLOAT", "-1e-300"),
+        ("DOUBLE", "1e400"),
+        ("DOUBLE", "1e-400"),
+    ],
+)
+def test_no_other_value_takes_the_place_of_one(kind: str, text: str) -> None:
+    """What was typed was cut to the digits of the column, and the row of another key was shown."""
+    column = Column("k", forms.type_of("k", kind))
+    with pytest.raises(FlussError, match=r"'k' is .* is no such value: write it as in"):
+        exact_value(column, to_arrow(column.type), text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("TIME(0)", "01:00:00.000", "01:00:00"),
+        ("TIMESTAMP(3)", "2026-01-01 00:00:00.007000", "2026-01-01 00:00:00.007"),
+        ("TIMESTAMP_LTZ(0)", "2026-01-01 02:00:00+02:00", "2026-01-01 00:00:00Z"),
+        ("TIMESTAMP(9)", "2026-01-01 00:00:00.123456789", "2026-01-01 00:00:00.123456789"),
+        ("FLOAT", "0.1", "0.1"),
+        ("FLOAT", "-inf", "-inf"),
+        ("FLOAT", "nan", "nan"),
+        ("DOUBLE", "0e10", "0"),
+    ],
+)
+def test_values_that_a_column_has_are_taken(kind: str, text: str, value: str) -> None:
+    column = Column("k", forms.type_of("k", kind))
+    assert exact_value(column, to_arrow(column.type), text).cast("string").to_pylist() == [value]
+
+
+def test_a_row_is_looked_up_by_no_other_key(alone: Visitor) -> None:
+    alone.sql("CREATE TABLE seconds (at TIMESTAMP(0), n INT, PRIMARY KEY (at))")
+    alone.sql("INSERT INTO seconds VALUES (TIMESTAMP '2026-01-01 00:00:00', 77)")
+    page = "/table/fluss/seconds/rows?which=key&key.at="
+    assert "2026-01-01 00:00:00 77" in alone.page(page + quote("2026-01-01 00:00:00.0")).words
+    words = alone.page(page + quote("2026-01-01 00:00:00.7")).words
+    assert "is no such value: write it as in" in words
+    assert " 77" not in words
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP(9)", "TIMESTAMP_LTZ(9)", "TIMESTAMP(3)"])
+def test_a_filter_of_moments_has_all_digits(folder: FlussConnection, kind: str) -> None:
+    """Polars compared microseconds with nanoseconds by microseconds."""
+    columns = [Column("k", forms.type_of("k", "INT")), Column("at", forms.type_of("at", kind))]
+    descriptor = TableDescriptor(Schema.from_columns(columns))
+    path = TablePath("fluss", "fine")
+    folder.get_admin().create_table(path, descriptor)
+    info = folder.get_admin().get_table_info(path)
+    unit = info.schema.arrow_schema.field("at").type
+    step = 500 if unit.unit == "ns" else 5
+    second = 1_767_268_800 * (10**9 if unit.unit == "ns" else 10**3)
+    moments = pa.array([second, second + step]).cast(unit)
+    rows = to_polars(pa.table({"k": pa.array([1, 2], pa.int32()), "at": moments}))
+    zone = "Z" if unit.tz else ""
+    exact = f"2026-01-01 12:00:00.{'0000005' if step == 500 else '005'}{zone}"
+    for condition, text, found in (
+        ("eq", f"2026-01-01 12:00:00{zone}", [1]),
+        ("ne", f"2026-01-01 12:00:00{zone}", [2]),
+        ("eq", exact, [2]),
+        ("ge", exact, [2]),
+        ("lt", exact, [1]),
+    ):
+        keep = _filter(info, "at", condition, text)
+        assert keep is not None
+        assert rows.filter(keep)["k"].to_list() == found, (condition, text)
+    with pytest.raises(FlussError, match="is no such value"):
+        _filter(info, "at", "eq", f"2026-01-01 12:00:00.0000000001{zone}")
+
+
 def test_servers_that_are_gone_are_an_error_soon(tmp_path: Path) -> None:
     engine = EmbeddedFluss(tmp_path / "data", port=0)
     with (
@@ -190,6 +274,16 @@ def test_bars_are_as_long_as_their_values(sign: int) -> None:
     heights = [float(height) for height in re.findall(r'class="bar".*?height="([\d.]+)"', drawn)]
     assert heights[2] / heights[0] == pytest.approx(2, rel=0.01)
     assert heights[1] / heights[0] == pytest.approx(74.75 / 74.25, rel=0.01)
+
+
+@pytest.mark.parametrize(("size", "told"), [(40, ""), (41, "The first 40 of 41 rows are drawn.")])
+def test_bars_that_are_left_out_are_told(size: int, told: str) -> None:
+    names = [f"<{n}>" for n in range(size)]
+    drawn = plots.bars(names, plots.Line("v", np.arange(size, dtype=np.float64)), "t")
+    assert drawn.count('class="bar"') == 40
+    assert ("The first" in drawn) == bool(told)
+    assert told in drawn
+    assert "<1>" not in drawn
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 599, 601, 65_536, 1_000_000])

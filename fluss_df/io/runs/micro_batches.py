@@ -36,8 +36,8 @@ from fluss_df.io.runs.losses import (
 from fluss_df.io.runs.run_counts import RunCounts
 from fluss_df.io.scans.planning import ask_bounds, check_schema, chosen_buckets, find_offsets
 from fluss_df.io.scans.report import planned_in
-from fluss_df.io.source import Halves, ScanSource
-from fluss_df.metadata import TablePath
+from fluss_df.io.source import Halves, PartitionChoice, ScanSource, is_chosen
+from fluss_df.metadata import PartitionInfo, TablePath
 from fluss_df.observe import spans
 from fluss_df.observe.counters import runs
 from fluss_df.pushdown.plan import Bucket, Split
@@ -169,6 +169,7 @@ class MicroBatches:
         self._rows = 0
         self._began = False
         self._went_on = False
+        self._passed_over: set[PartitionChoice] = set()
         #: Whether batches are for the destination that the checkpoint belongs to.
         self.of_run = False
         #: Whether the output of a batch is known, so that its rows need not be there any more.
@@ -326,11 +327,36 @@ class MicroBatches:
             if info.is_partitioned()
             else []
         )
-        # given start offsets may name partitions that were read, and dropped since
+        # given start offsets and partitions may be of those that were read, and dropped since
         source = self._source
-        if self._checkpoint.start() is not None or self._checkpoint.planned() is not None:
-            source = dataclasses.replace(source, start="earliest")
+        last = self._checkpoint.planned() or self._checkpoint.start()
+        if last is not None:
+            left = self._choices(info, there, last.splits)
+            source = dataclasses.replace(source, start="earliest", partitions=left)
         return chosen_buckets(info, source, there), all_buckets(info, there)
+
+    def _choices(
+        self, info: TableInfo, there: Sequence[PartitionInfo], read: Sequence[Split]
+    ) -> tuple[PartitionChoice, ...] | None:
+        """Return which partitions the scan chooses, without those that were dropped meanwhile."""
+        given = self._source.partitions
+        if given is None:
+            return None
+        left = tuple(choice for choice in given if any(is_chosen(p, choice) for p in there))
+        # what is lost of those that were read is told by what was read; of others here, and once
+        names = {split.partition_name or "" for split in read}
+        specs = [dict(zip(info.get_partition_keys(), n.split("$"), strict=False)) for n in names]
+        known = [PartitionInfo(0, n, spec) for n, spec in zip(names, specs, strict=True)]
+        for choice in set(given) - set(left) - self._passed_over:
+            if not any(is_chosen(partition, choice) for partition in known):
+                what = choice if isinstance(choice, str) else dict(choice)
+                self._losses.found(
+                    f"table {self.table}: partition {what!r}, which the query reads, is not there"
+                    " any more",
+                    ErrorCode.PARTITION_NOT_EXISTS,
+                )
+            self._passed_over.add(choice)
+        return left
 
     def _plan(self, last: BatchOffsets | None) -> BatchOffsets:
         """Return the batch behind the last one, or behind the start; it may have no rows."""
@@ -357,7 +383,8 @@ class MicroBatches:
             # rows after a given end are not wanted
             open_ended = source.stop == "latest"
             wanted = {b: at for b, at in known.items() if open_ended or at < stops[b]}
-            if not self._began:
+            # a server may be put back while the run lives; without new rows there is nothing to ask
+            if not self._began or any(ends[bucket] != at for bucket, at in wanted.items()):
                 same = not_put_back(self._losses, connection, info, wanted, last.clock, ends)
                 within_log(self._losses, self.table, wanted, wanted, ends)
                 wanted = same

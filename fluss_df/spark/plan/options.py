@@ -56,6 +56,8 @@ _WRITE: Final = (
 _BOTH: Final = frozenset({"fail.on.data.loss"})
 # Spark adds these itself
 _SPARK: Final = frozenset({"checkpointlocation", "queryname", "outputmode"})
+# names under which others give milliseconds since 1970, and no offsets
+_MOMENTS: Final = frozenset({"startingtimestamp", "endingtimestamp"})
 _SYNONYMS: Final = {
     "path": "table",
     "start": "starting.offsets",
@@ -259,7 +261,8 @@ def _common(options: Mapping[str, str]) -> tuple[str, Connection, dict[str, str]
                 raise invalid(
                     f"options '{spelt[name]}' and '{key}' are the same option, '{name}': give one"
                 )
-            ours[name], spelt[name] = value, key
+            ours[name] = _moment(key, value) if plain(key) in _MOMENTS else value
+            spelt[name] = key
         elif plain(key) not in _SPARK:
             properties[key] = value
     servers = [key for key in properties if plain(key).removeprefix("client") == _SERVERS]
@@ -406,6 +409,24 @@ def _offset(options: Mapping[str, str], key: str) -> Any:
             f' {{"0": 17}} or {{"partition/0": 17}}, not {text!r}'
         )
     return moment
+
+
+def _moment(key: str, text: str) -> str:
+    """Return a time as other options have it: a whole number is milliseconds since 1970 here."""
+    if text.lstrip().startswith("{"):
+        raise invalid(
+            f"option '{key}' is a time for all buckets, not {text!r}: offsets by bucket are for"
+            f" option '{_NAMES[plain(key)]}'"
+        )
+    if not text.strip().isdecimal():
+        return text
+    try:
+        since = dt.timedelta(milliseconds=int(text))
+        return (dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + since).isoformat()
+    except (OverflowError, ValueError):
+        raise invalid(
+            f"option '{key}': {text[:40]!r} milliseconds since 1970 is after the year 9999"
+        ) from None
 
 
 def _offsets_by_bucket(key: str, text: str) -> dict[int | tuple[str, int], int]:

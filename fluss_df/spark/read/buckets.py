@@ -8,7 +8,7 @@ from typing import Any
 
 from fluss_df.io.runs.losses import Losses, listed, without_dropped
 from fluss_df.io.scans.planning import chosen_buckets
-from fluss_df.io.source import ScanSource
+from fluss_df.io.source import ScanSource, choose_partitions, is_chosen
 from fluss_df.pushdown.plan import Bucket
 from fluss_df.pushdown.prune import all_buckets
 from fluss_df.spark.plan.options import invalid
@@ -23,8 +23,8 @@ class Buckets:
     scan
         The table, with the options of the stream.
     source
-        The scan of a stream that begins: those that ``starting.offsets`` names are looked for. A
-        stream that has begun goes on where they were dropped since.
+        The scan of a stream that begins: partitions that ``starting.offsets`` and ``partitions``
+        name are looked for. A stream that has begun goes on where they were dropped since.
 
     Attributes
     ----------
@@ -36,10 +36,17 @@ class Buckets:
         there = []
         if scan.info.is_partitioned():
             there = scan.connection.get_admin().list_partition_infos(scan.path)
+        self._gone: list[str] = []
         if source is None:
             named = scan.source(scan.arrow_schema.names)
             source = dataclasses.replace(named, start="earliest")
+            if named.partitions is not None:
+                # what was dropped since is told by what was read of it
+                left = [c for c in named.partitions if any(is_chosen(p, c) for p in there)]
+                self._gone = [str(c) for c in named.partitions if c not in left]
+                source = dataclasses.replace(source, partitions=tuple(left))
         self._scan = scan
+        self._there = there
         self._all = all_buckets(scan.info, there)
         self._last = max((p.partition_id for p in there), default=-1)
         self.chosen = chosen_buckets(scan.info, source, there)
@@ -61,6 +68,16 @@ class Buckets:
                 " starting.offsets behind what was read"
             )
         return without_dropped(losses, self._scan.path, known, self._all)
+
+    def require_once_there(self, start: Mapping[str, Any], known: Mapping[Bucket, int]) -> None:
+        """Raise for partitions that the options name, and that the stream cannot have lost.
+
+        It has read them, or its checkpoint says that it was to, where they were dropped since.
+        """
+        named = {bucket.partition_name for bucket in known}
+        named.update((start.get("only") or {}).get("partitions") or ())
+        never = tuple(name for name in self._gone if name not in named)
+        choose_partitions(self._scan.info, self._there, never)
 
     def require_new(self, start: Mapping[str, Any], known: Mapping[Bucket, int]) -> None:
         """Raise for chosen buckets that the stream passed over so far.

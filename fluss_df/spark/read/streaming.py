@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -150,11 +150,12 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         scan = self._scan()
         read = from_json(scan, start)
         buckets = Buckets(scan)
-        there = buckets.chosen
         kept = buckets.still_there(self._losses, read)
+        buckets.require_once_there(start, read)
         buckets.require_new(start, read)
-        begun = {**read, **self._not_put_back(scan, start, kept)}
-        ends = _ends(scan, there) if self._target is None else self._aimed(there, begun)
+        now = _ends(scan, buckets.chosen)
+        begun = {**read, **self._not_put_back(scan, start, kept, now)}
+        ends = now if self._target is None else self._aimed(now, begun)
         # partitions that came later are read from their beginning
         splits = [
             _split(bucket, begun.get(bucket, 0), max(begun.get(bucket, 0), end))
@@ -178,23 +179,31 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         clock = moment_after(scan.connection, scan.info, stops)
         return to_json(scan, stops, clock=clock, **more)
 
-    def _aimed(self, there: Collection[Bucket], begun: Offsets) -> Offsets:
+    def _aimed(self, now: Offsets, begun: Offsets) -> Offsets:
         """Return the ends that trigger ``AvailableNow`` reads up to, of the buckets there are.
 
         Spark asks for them before it asks where a new query starts. A partition that comes between
-        the two has a start and no end: it is read by the next trigger, and was not dropped.
+        the two has a start and no end: it is read by the next trigger, and was not dropped. Of a
+        log that was put back meanwhile there is less.
         """
         target = self._target or {}
         return {
-            b: target[b] if b in target else begun[b] for b in there if b in target or b in begun
+            b: min(target[b], end) if b in target else begun[b]
+            for b, end in now.items()
+            if b in target or b in begun
         }
 
-    def _not_put_back(self, scan: TableScan, found: Mapping[str, Any], known: Offsets) -> Offsets:
-        """Return from where to read on; raise where the log has other rows than were read."""
-        if self._held:
+    def _not_put_back(
+        self, scan: TableScan, found: Mapping[str, Any], known: Offsets, ends: Offsets
+    ) -> Offsets:
+        """Return from where to read on; raise where the log has other rows than were read.
+
+        A server may have been put back while the query lives, so that each batch asks. Where no
+        bucket has more rows or fewer than were read there is no batch, and nothing is asked.
+        """
+        if self._held and all(ends[bucket] == at for bucket, at in known.items()):
             return known
         self._held = True
-        ends = _ends(scan, list(known))
         clock = found.get("clock")
         same = not_put_back(self._losses, scan.connection, scan.info, known, clock, ends)
         within_log(self._losses, scan.path, known, known, ends)

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import polars as pl
+import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -30,7 +31,7 @@ from fluss_df.metadata import (
 )
 from fluss_df.schema import TableInfo
 from fluss_df.types import TypeRoot
-from fluss_df.ui.pages.rows import value_of
+from fluss_df.ui.pages.rows import exact_value, value_of
 from fluss_df.ui.shown import texts
 from fluss_df.ui.state import State, asks, path_of, state_of
 
@@ -274,7 +275,13 @@ def _filter(info: TableInfo, column: str, condition: str, value: str) -> pl.Expr
         if found.type.root not in (TypeRoot.STRING, TypeRoot.CHAR):
             raise FlussError(f"column '{column}' is {found.type}, which contains no text: use 'is'")
         return values.str.contains(value, literal=True)
-    wanted = pl.lit(value_of(found, value))
+    kind = info.schema.arrow_schema.field(column).type
+    if pa.types.is_timestamp(kind):
+        # Polars compares times of two units in the coarser one
+        moment = to_polars(pa.table({column: exact_value(found, kind, value)})).to_series()
+        wanted = pl.lit(moment.to_physical().item(), pl.Int64).cast(moment.dtype)
+    else:
+        wanted = pl.lit(value_of(found, value))
     match condition:
         case "eq":
             return values == wanted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -27,7 +28,9 @@ from fluss_df.ui.state import State, asks, number, path_of
 
 _ROWS: Final = (20, 100, 500)
 _MOST_VALUES: Final = 20_000
-_MOST_PARTITIONS: Final = 20
+# partitions that are read at once, and how long others are looked at where these have no rows
+_PARTITIONS: Final = 20
+_LONGEST_S: Final = 4.0
 _MOST_BUCKETS: Final = 64
 # how many buckets are asked about at once
 _ASKED: Final = 256
@@ -52,11 +55,15 @@ def rows(state: State, request: Request) -> Response:
     given = {key: asked.get(f"key.{key}", "") for key in keys}
     problem = ""
     frame = pl.DataFrame()
+    looked = ""
     try:
         if which == "key" and keys:
             frame = _looked_up(state, info, given)
         elif which == "last" and not keys:
             frame = _last(state, info, wanted, changes=False)
+        elif info.has_primary_key() and info.is_partitioned():
+            which = "first"
+            frame, looked = _current(state, info, wanted)
         else:
             which = "first"
             frame = _first(state, info, wanted)
@@ -74,6 +81,7 @@ def rows(state: State, request: Request) -> Response:
         wanted=wanted,
         choices=_ROWS,
         problem=problem,
+        looked=looked,
         **shown(frame),
     )
 
@@ -137,15 +145,10 @@ def _offsets(state: State, info: TableInfo, enough: int | None = None) -> Ranges
 
 
 def _first(state: State, info: TableInfo, wanted: int) -> pl.DataFrame:
-    """Return the first rows of a log, or some current rows, of as few buckets as have them."""
-    filled = _offsets(state, info, wanted)
+    """Return the first rows of a log, of as few buckets as have them, or some current rows."""
     options: dict[str, Any] = {}
-    if info.has_primary_key():
-        # current rows stay when their changes have expired: then any partition may have some
-        names = dict.fromkeys(bucket.partition_name for bucket in filled)
-        if info.is_partitioned() and names:
-            options["partitions"] = list(names)[:_MOST_PARTITIONS]
-    else:
+    if not info.has_primary_key():
+        filled = _offsets(state, info, wanted)
         chosen: Ranges = {}
         rows = 0
         for bucket, (first, end) in filled.items():
@@ -158,6 +161,32 @@ def _first(state: State, info: TableInfo, wanted: int) -> pl.DataFrame:
         options = _only(info, chosen, filled)
     scan = scan_fluss(info.table_path, connection=state.connection, lake=False, **options)
     return scan.head(wanted).collect()
+
+
+def _current(state: State, info: TableInfo, wanted: int) -> tuple[pl.DataFrame, str]:
+    """Return some current rows of a table with partitions, and which of these were looked at.
+
+    That is empty where all of them were, or where there are as many rows as wanted.
+    """
+    path = info.table_path
+    changed = {bucket.partition_name for bucket in _offsets(state, info, wanted)}
+    names = [p.partition_name for p in state.admin.list_partition_infos(path)]
+    # rows stay when their changes have expired: any partition may have some, and these rather
+    names.sort(key=lambda name: name not in changed)
+    found: list[pl.DataFrame] = []
+    rows = looked = 0
+    end = time.monotonic() + _LONGEST_S
+    while looked < len(names) and rows < wanted and (not looked or time.monotonic() < end):
+        chosen = names[looked : looked + _PARTITIONS]
+        scan = scan_fluss(path, connection=state.connection, lake=False, partitions=chosen)
+        found.append(scan.head(wanted - rows).collect())
+        looked += len(chosen)
+        rows += found[-1].height
+    whole = rows >= wanted or looked == len(names)
+    told = "" if whole else f"{looked:,} of {texts.things(len(names), 'partition')}"
+    if not found:
+        return to_polars(info.schema.arrow_schema.empty_table()), told
+    return pl.concat(found), told
 
 
 def _last(state: State, info: TableInfo, wanted: int, *, changes: bool) -> pl.DataFrame:
@@ -235,7 +264,9 @@ def _looked_up(state: State, info: TableInfo, given: Mapping[str, str]) -> pl.Da
     As Arrow has it: moments of Python have no nanoseconds.
     """
     keys = {
-        column.name: _key_of(column, info.schema.arrow_schema.field(column.name).type, given)
+        column.name: exact_value(
+            column, info.schema.arrow_schema.field(column.name).type, given[column.name]
+        )
         for column in _columns(info, info.get_primary_keys())
     }
     lookup = state.connection.get_table(info.table_path).new_lookup()
@@ -243,8 +274,11 @@ def _looked_up(state: State, info: TableInfo, given: Mapping[str, str]) -> pl.Da
     return to_polars(found.filter(found[_FOUND]).drop_columns(_FOUND))
 
 
-def _key_of(column: Column, kind: pa.DataType, given: Mapping[str, str]) -> pa.Array:
-    text = given[column.name]
+def exact_value(column: Column, kind: pa.DataType, text: str) -> pa.Array:
+    """Return a typed text as one value of the Arrow type of a column.
+
+    Raises FlussError where it is none, and where the column would have another value in its place.
+    """
     more = _NANOSECONDS.search(text)
     if more is not None and pa.types.is_timestamp(kind) and kind.unit == "ns":
         moment = value_of(column, text[: more.start(2)] + text[more.end(2) :])
@@ -255,9 +289,19 @@ def _key_of(column: Column, kind: pa.DataType, given: Mapping[str, str]) -> pa.A
         raise _no_value(column, text)
     value = value_of(column, text)
     try:
-        return pa.array([value], kind)
+        if pa.types.is_timestamp(kind):
+            # PyArrow cuts values of Python, and refuses to cut its own
+            return pa.array([value], pa.timestamp("us", kind.tz)).cast(kind)
+        if pa.types.is_time(kind):
+            return pa.array([value], pa.time64("us")).cast(kind)
+        made = pa.array([value], kind)
     except (pa.ArrowException, OverflowError, ValueError, TypeError):
         raise _no_value(column, text) from None
+    if pa.types.is_float32(kind) and math.isfinite(value):
+        found = made[0].as_py()
+        if math.isinf(found) or (not found and value):
+            raise _no_value(column, text)
+    return made
 
 
 def value_of(column: Column, text: str) -> Any:
@@ -326,6 +370,16 @@ def _decimal(text: str) -> decimal.Decimal:
     return decimal.Decimal(f"{found:f}")
 
 
+def _fraction(text: str) -> float:
+    """Return a number; Python makes an infinity, or nothing, of one that is too large or small."""
+    found = float(text)
+    if math.isinf(found) or not found:
+        written = decimal.Decimal(text)
+        if written.is_finite() and (written or math.isinf(found)):
+            raise ValueError
+    return found
+
+
 def _value(root: TypeRoot, text: str) -> Any:
     if root in _WHOLE:
         if len(text) > 20:
@@ -333,7 +387,7 @@ def _value(root: TypeRoot, text: str) -> Any:
         return int(text)
     match root:
         case TypeRoot.FLOAT | TypeRoot.DOUBLE:
-            return float(text)
+            return _fraction(text)
         case TypeRoot.DECIMAL:
             return _decimal(text)
         case TypeRoot.BOOLEAN:

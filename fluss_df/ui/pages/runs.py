@@ -39,9 +39,11 @@ class Run:
     batch
         The number of its newest batch.
     lag
-        How many rows it is behind; None where that is not known.
+        How many rows it is behind in the buckets that it reads; None where that is not known.
     problem
         Why the lag is not known.
+    unread
+        How many rows partitions have that came after those that it has read. It may leave them out.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Run:
     batch: int | None
     lag: int | None
     problem: str = ""
+    unread: int = 0
 
 
 @asks
@@ -60,7 +63,7 @@ def runs(state: State, request: Request) -> Response:
     ledger, more = _of_ledger(state, lags)
     found = [*folders, *ledger]
     # runs with an unknown lag first, then those that are furthest behind
-    found.sort(key=lambda run: (run.lag is not None, -(run.lag or 0)))
+    found.sort(key=lambda run: (run.lag is not None, -(run.lag or 0) - run.unread))
     return state.page(
         request,
         "runs.html",
@@ -78,15 +81,27 @@ class _Lags:
         self._state = state
         self._end = time.monotonic() + _LONGEST_S
 
-    def of(self, info: TableInfo, read: Mapping[tuple[str | None, int], int]) -> int:
-        """Return how many rows a run is behind that has read up to some offsets."""
+    def of(self, info: TableInfo, read: Mapping[tuple[str | None, int], int]) -> tuple[int, int]:
+        """Return how many rows a run is behind that has read up to some offsets.
+
+        Beside it, how many rows there are in partitions of which it is not known whether it will
+        read them. Once it has begun it knows the other buckets that it reads: those of a partition
+        that was there with one that it read, or of a table without partitions, are not its own.
+        """
         path = info.table_path
         partitions = self._state.admin.list_partition_infos(path) if info.is_partitioned() else []
         offsets = self._state.watch.offsets(info, self._state.watch.buckets(info, partitions))
-        return sum(
-            max(0, last - read.get((bucket.partition_name, bucket.bucket_id), first))
-            for bucket, (first, last) in offsets.items()
-        )
+        names = {partition for partition, _ in read}
+        # ids rise in the order in which partitions are made
+        newest = max((p.partition_id for p in partitions if p.partition_name in names), default=-1)
+        lag = unread = 0
+        for bucket, (first, last) in offsets.items():
+            at = read.get((bucket.partition_name, bucket.bucket_id), None if read else first)
+            if at is not None:
+                lag += max(0, last - at)
+            elif bucket.partition_id is not None and bucket.partition_id > newest:
+                unread += last - first
+        return lag, unread
 
     def table(self, path: TablePath) -> TableInfo:
         """Return the description of a table; raise FlussError where the time is over."""
@@ -123,13 +138,16 @@ def _of_folder(lags: _Lags, folder: Path) -> Run:
         path, batch, read = Checkpoint.progress(folder)
     except FlussError as error:
         return Run(name, None, "", None, None, error.message)
+    # -1 is where the first batch begins
+    newest = batch.number if batch is not None and batch.number >= 0 else None
     try:
         info = lags.table(path)
         if batch is not None and not batch.is_of(info):
             raise _made_again()
-        return Run(name, path, "", None, lags.of(info, read))
+        lag, unread = lags.of(info, read)
+        return Run(name, path, "", newest, lag, unread=unread)
     except FlussError as error:
-        return Run(name, path, "", None, None, error.message)
+        return Run(name, path, "", newest, None, error.message)
 
 
 def _made_again() -> FlussError:
@@ -152,14 +170,14 @@ def _runs_of(lags: _Lags, rows: pl.DataFrame) -> Iterator[Run]:
         try:
             source = TablePath.parse(str(row["source"]))
             read = _read_of(json.loads(row["about"] or "{}"))
-            lag = None
+            lag, unread = None, 0
             if read is not None:
                 info = lags.table(source)
                 if row["source_id"] not in (None, info.table_id):
                     raise _made_again()
-                lag = lags.of(info, read)
+                lag, unread = lags.of(info, read)
             problem = "its checkpoint folder tells how far it is" if lag is None else ""
-            yield Run(name, source, str(row["target"]), row["batch"], lag, problem)
+            yield Run(name, source, str(row["target"]), row["batch"], lag, problem, unread)
         except (FlussError, ValueError, TypeError, AttributeError) as error:
             text = error.message if isinstance(error, FlussError) else "its note cannot be read"
             yield Run(name, None, str(row["target"]), row["batch"], None, text)

@@ -85,7 +85,7 @@ def lines(
 
 
 def bars(names: Sequence[str], drawn: Line, title: str) -> Markup:
-    """Return a plot of values by name: the first ones, where there are many."""
+    """Return a plot of values by name: the first ones, where there are many, which it says."""
     values = drawn.values[:_MOST_BARS]
     if not np.isfinite(values).any():
         return Markup('<p class="empty">There is nothing to draw yet.</p>')
@@ -112,7 +112,11 @@ def bars(names: Sequence[str], drawn: Line, title: str) -> Markup:
         if index % every == 0:
             short = text if len(text) <= _LONGEST_NAME else text[: _LONGEST_NAME - 1] + "…"
             parts.append(_label(left + step / 2, HEIGHT - 14, short, "middle"))
-    return _framed(parts, title, [drawn.name])
+    if len(drawn.values) == len(values):
+        return _framed(parts, title, [drawn.name])
+    told = f"the first {len(values)} of {len(drawn.values):,}"
+    note = Markup('<p class="note">{} rows are drawn.</p>').format(told.capitalize())
+    return _framed(parts, f"{title}: {told}", [drawn.name]) + note
 
 
 def _framed(parts: Sequence[Markup], title: str, names: Sequence[str]) -> Markup:

@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 
 from fluss_df.client.connection import FlussConnection
+from fluss_df.embedded import EmbeddedFluss
 from fluss_df.engine.requests import offset_requests
 from fluss_df.errors import FlussError
 from fluss_df.io import run, scan_fluss
+from fluss_df.io.runs.micro_batches import MicroBatches
 from fluss_df.io.scans.planning import ask_bounds
 from fluss_df.metadata import TablePath
-from tests.io.run_states.pipelines import BEHIND, STEPS, Pipeline, refused, whole
+from fluss_df.schema import Schema, TableDescriptor
+from tests.io.conftest import write
+from tests.io.run_states.pipelines import BEHIND, SCHEMA, STEPS, Pipeline, refused, rows, whole
 
 # ---- sources
 
@@ -102,6 +106,84 @@ def test_source_put_back(
     found = pipeline.found()
     assert len(found) == len(set(found))
     assert set(range(30, pipeline.written)) <= set(found)
+    pipeline.close()
+
+
+@pytest.mark.parametrize("more", [0, 5, 30])
+@pytest.mark.parametrize("losses", ["fail", "ignore"])
+def test_source_put_back_while_a_run_lives(tmp_path: Path, losses: Any, more: int) -> None:
+    """A server that is put back between two batches."""
+    home = tmp_path / "fluss"
+    engine = EmbeddedFluss(home, port=0)
+    port = int(engine.address.rpartition(":")[2])
+    path = TablePath("fluss", "source")
+    with FlussConnection.create(engine.address) as connection:
+        descriptor = TableDescriptor(Schema(SCHEMA), bucket_count=1)
+        connection.get_admin().create_table(path, descriptor)
+        write(connection, path, rows(0, 10))
+        engine.close()
+        shutil.copytree(home, tmp_path / "kept")
+        engine = EmbeddedFluss(home, port=port)
+        write(connection, path, rows(10, 20))
+        query = scan_fluss(path, connection=connection)
+        found: list[int] = []
+
+        def go_on(batches: MicroBatches) -> None:
+            for batch in batches:
+                found.extend(batch.frame.collect()["id"])
+                batch.commit()
+
+        with MicroBatches(query, tmp_path / "checkpoint", on_data_loss=losses) as batches:
+            go_on(batches)
+            assert found == list(range(20))
+            engine.close()
+            shutil.rmtree(home)
+            shutil.copytree(tmp_path / "kept", home)
+            engine = EmbeddedFluss(home, port=port)
+            if more:
+                write(connection, path, rows(100, 100 + more))
+            if losses == "fail":
+                with pytest.raises(FlussError, match="put back to an earlier"):
+                    go_on(batches)
+            else:
+                go_on(batches)
+                write(connection, path, rows(200, 210))
+                go_on(batches)
+                assert found[20:] == [*range(100, 100 + more), *range(200, 210)]
+    engine.close()
+
+
+@pytest.mark.parametrize("choice", ["b", {"part": "b"}], ids=["name", "value"])
+def test_a_partition_that_is_named_goes_while_a_run_lives(
+    tmp_path: Path, choice: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its run ended for good, whatever was said about losses."""
+    pipeline = Pipeline(tmp_path / "home", "log")
+    for part in "ab":
+        pipeline.feed(10, part)
+    source, connection = pipeline.source, pipeline.connection
+    query = scan_fluss(source, connection=connection, partitions=["a", choice])
+
+    def go_on(losses: Any) -> list[int]:
+        found: list[int] = []
+        with MicroBatches(query, tmp_path / "named", on_data_loss=losses) as batches:
+            for batch in batches:
+                found.extend(batch.frame.collect()["id"])
+                batch.commit()
+        return sorted(found)
+
+    assert go_on("fail") == list(range(20))
+    connection.get_admin().drop_partition(source, {"part": "b"})
+    pipeline.feed(10, "a")
+    with pytest.raises(FlussError, match=r"dropped.*bucket b/0 behind offset 10.*on_data_loss"):
+        go_on("fail")
+    assert go_on("ignore") == list(range(20, 30))
+    assert caplog.text.count("bucket b/0 behind offset 10") == 1
+    # the checkpoint does not know it any more
+    pipeline.feed(10, "a")
+    with pytest.raises(FlussError, match="which the query reads, is not there any more"):
+        go_on("fail")
+    assert go_on("ignore") == list(range(30, 40))
     pipeline.close()
 
 
