@@ -311,6 +311,38 @@ def test_what_is_not_there_looks_as_what_may_not_be_seen(tmp_path: Path) -> None
         assert list(alice.list_databases()) == []
 
 
+def test_offsets_of_producers_are_kept_of_tables_with_the_right_alone(tmp_path: Path) -> None:
+    """Else who has no right fills the room that all producers have, and takes their names."""
+    path = fluss.TablePath("fluss", "t")
+    schema = fluss.Schema(pa.schema([("n", pa.int64())]))
+    with (
+        guarded(tmp_path) as engine,
+        fluss.connect(settings(engine.address, "root")) as connection,
+        fluss.connect(settings(engine.address, "alice")) as other,
+    ):
+        root, alice = connection.get_admin(), other.get_admin()
+        root.create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+        table = root.get_table_info(path).table_id
+        here, missing = {fluss.TableBucket(table, 0): 1}, {fluss.TableBucket(table + 1, 0): 1}
+        unknown = ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+        refusals = [
+            (alice, missing, unknown),
+            (root, missing, unknown),
+            (alice, here | missing, ErrorCode.AUTHORIZATION_EXCEPTION),
+            (alice, {}, ErrorCode.AUTHORIZATION_EXCEPTION),
+        ]
+        for admin, offsets, code in refusals:
+            with pytest.raises(FlussError) as raised:
+                admin.register_producer_offsets("job", offsets)
+            assert raised.value.error_code == code
+        assert root.get_producer_offsets("job") is None
+        write = AclBinding.allow("alice", OperationType.WRITE, Resource.table("fluss", "t"))
+        root.create_acls([write])
+        for name, offsets in [("job", here), ("another", {})]:
+            result = alice.register_producer_offsets(name, offsets)
+            assert result == fluss.RegisterResult.CREATED
+
+
 def test_two_users_at_once_lose_no_right(tmp_path: Path) -> None:
     with guarded(tmp_path) as engine:
 
