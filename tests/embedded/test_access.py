@@ -632,3 +632,13 @@ def test_hashes_that_cannot_be(tmp_path: Path, text: str) -> None:
     with pytest.raises(FlussError, match=r"user alice: .*fluss-df passwd"):
         EmbeddedFluss(tmp_path, port=0, sasl={"alice": text})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("port", [0, None])
+def test_no_users_let_in_nobody_by_mistake(tmp_path: Path, port: int | None) -> None:
+    with pytest.raises(FlussError, match="there is no user in it") as raised:
+        EmbeddedFluss(tmp_path, port=port, sasl={})
+    assert raised.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION
+    assert not list(tmp_path.iterdir())
+    with EmbeddedFluss(tmp_path, port=0, sasl=None) as engine:
+        assert not engine.has_users

@@ -117,8 +117,15 @@ def hash_password(password: str) -> str:
 def checked_users(users: Mapping[str, str]) -> dict[str, str]:
     """Return users with what is kept of their passwords.
 
-    Raises FlussError as :meth:`PasswordHash.parse`, with the user's name.
+    Raises FlussError as :meth:`PasswordHash.parse`, with the user's name, and
+    ``INVALID_CONFIG_EXCEPTION`` where there are none.
     """
+    if not users:
+        raise FlussError(
+            "sasl: there is no user in it: name who may come in, as {'USER': 'PASSWORD'}, or leave"
+            " it out to let everyone in",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+        )
     for user, kept in users.items():
         if is_hash(kept):
             try:
