@@ -43,7 +43,8 @@ class EmbeddedFluss(EngineServer):
     ------
     FlussError
         ``STORAGE_EXCEPTION`` when the folder is in use (the owner's process id is named) or
-        cannot be read; ``NETWORK_EXCEPTION`` when the port is taken.
+        cannot be read; ``NETWORK_EXCEPTION`` when the port is taken; ``INVALID_CONFIG_EXCEPTION``
+        when ``sasl`` has no user.
 
     Examples
     --------

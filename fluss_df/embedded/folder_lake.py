@@ -281,6 +281,7 @@ class FolderLake:
         from pyiceberg.exceptions import NoSuchTableError
 
         name = (path.database_name, path.table_name)
+        self._folder_of(name)
         schema, spec = layout(path, descriptor)
         given = lake_properties(path, descriptor)
         with contextlib.closing(self._catalog()) as catalog:
@@ -387,9 +388,10 @@ class FolderLake:
             self._damaged.pop(path, None)
 
     def _drop(self, name: tuple[str, str]) -> None:
-        from fluss_df.embedded.lake_paths import WAREHOUSE, LakePaths
+        from fluss_df.embedded.lake_paths import LakePaths
         from fluss_df.embedded.lake_sums import forget_sums
 
+        folder = self._folder_of(name)
         if not (self._folder / CATALOG_FILE).exists():
             return
         right = self.problem_of(TablePath(*name)) is None
@@ -401,10 +403,22 @@ class FolderLake:
             found = None if place is None else LakePaths.of(place, self._folder)
             catalog.drop_table(name)
         forget_sums(self._folder, *name)
-        folder = self._folder / WAREHOUSE / name[0] / name[1]
         # where the metadata is at another place, other tables may be beside it
         if found is not None and (self._folder / found[1]).parent.parent == folder:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _folder_of(self, name: tuple[str, str]) -> Path:
+        """Return the folder of a lake table; raise where a name or a link leads out of the lake."""
+        warehouse = self._folder / "warehouse"
+        # as texts: paths would take a name of '.' or '' for the folder of the database
+        place = os.path.realpath(f"{warehouse}/{name[0]}/{name[1]}")
+        if place != f"{os.path.realpath(warehouse)}/{name[0]}/{name[1]}":
+            raise FlussError(
+                f"table {'.'.join(name)}: the files of its lake table would be at {place} and not"
+                f" in {warehouse}: rename the table, or move what a link there leads to",
+                ErrorCode.LAKE_STORAGE_NOT_CONFIGURED_EXCEPTION,
+            )
+        return warehouse / name[0] / name[1]
 
     def close(self) -> None:
         """End the tiering, after the round that it is at."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from fluss_df.errors import ErrorCode, FlussError
+from fluss_df.lake.options import WRITTEN_TO
 from fluss_df.metadata import TablePath
 from fluss_df.record.keys.keys_iceberg import BUCKETED, not_bucketed
 from fluss_df.record.kv.primary_key import refuse_keys_finer_than_iceberg
@@ -25,8 +26,6 @@ _SYSTEM: Final = ("__bucket", "__offset", "__timestamp")
 _OF_LAKE: Final = "iceberg."
 _CODEC: Final = "write.parquet.compression-codec"
 _CODECS: Final = ("zstd", "lz4", "snappy", "gzip", "brotli", "uncompressed")
-#: Properties of Iceberg by which files are written to another place than the table's.
-WRITTEN_TO: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 #: Properties of Iceberg that name classes of Python, which pyiceberg imports and calls.
 RUN_AS_CODE: Final = ("py-io-impl", "write.py-location-provider.impl")
 

@@ -38,7 +38,13 @@ from fluss_df.embedded.lake_paths import (
 )
 from fluss_df.embedded.lake_rows import CATALOG_FILE, Key, catalog_rows, replacing
 from fluss_df.embedded.lake_sums import Sum, Sums, sum_of
-from fluss_df.engine.files.files import DamagedError, disk_refused, sync_file, sync_folder
+from fluss_df.engine.files.files import (
+    NOT_AS_WRITTEN,
+    DamagedError,
+    disk_refused,
+    sync_file,
+    sync_folder,
+)
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TablePath
 
@@ -261,16 +267,22 @@ class _Move:
         """Remove the files in the metadata folders of tables that none of the tables refers to.
 
         ``locations`` are the metadata files of all tables; one table may be there by two names.
-        ``damaged`` are those of tables that were not moved, whose folders stay as they are.
+        ``damaged`` are those of tables that were not moved, whose folders stay as they are. So do
+        those of tables that cannot be read: whoever reads one is told, and the others are usable.
         """
         used: set[str] = set()
         folders: set[str] = set()
+        left = list(damaged)
         for location in locations:
             found = LakePaths.of(location, self._here)
             if found is not None:
                 folders.add(found[1].rpartition("/")[0])
-                used.update(self._used(*found))
-        for location in damaged:
+                try:
+                    used.update(self._used(*found))
+                except (FlussError, OSError, *NOT_AS_WRITTEN) as error:
+                    logger.warning("%s keeps all files beside it: %s", found[1], error)
+                    left.append(location)
+        for location in left:
             found = LakePaths.of(location, self._here)
             if found is not None:
                 folders.discard(found[1].rpartition("/")[0])

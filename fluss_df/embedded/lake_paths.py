@@ -18,10 +18,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField, StructType
 
-from fluss_df.embedded.lake_layout import RUN_AS_CODE, WRITTEN_TO
+from fluss_df.embedded.lake_layout import RUN_AS_CODE
 from fluss_df.engine.files.files import DamagedError, read_bytes
 from fluss_df.hooks import Closing
 from fluss_df.lake.iceberg.whole_avro import require_whole
+from fluss_df.lake.options import WRITTEN_TO
 from fluss_df.lake.snapshot import local_path
 
 WAREHOUSE: Final = "warehouse"

@@ -22,6 +22,8 @@ OFFSET: Final = "__offset"
 TIMESTAMP: Final = "__timestamp"
 # a property of a snapshot: the path of a file in Fluss's remote storage that has its offsets
 OFFSETS_PATH_PROPERTY: Final = "fluss-offsets"
+# properties of Iceberg by which files are written to another place than the table's
+WRITTEN_TO: Final = ("write.data.path", "write.metadata.path", "write.object-storage.path")
 # shorter secrets are not removed from the text of errors, because they may be parts of other words
 _SHORTEST_SECRET: Final = 4
 

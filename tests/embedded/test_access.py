@@ -7,6 +7,8 @@ import logging
 import shutil
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -28,10 +30,10 @@ from fluss_df import (
     ResourceType,
 )
 from fluss_df.embedded import EmbeddedFluss, Security, hash_password
-from fluss_df.engine.access import authorizer
+from fluss_df.engine.access import authorizer, login_attempts
 from fluss_df.engine.access.acl_store import MOST_ACLS
 from fluss_df.engine.access.authorizer import Authorizer, host_of
-from fluss_df.engine.access.passwords import PasswordHash
+from fluss_df.engine.access.passwords import PasswordHash, Passwords
 from fluss_df.engine.files.rate_limited_log import SeldomLogger
 from fluss_df.engine.upkeep.backup import back_up
 from fluss_df.engine.upkeep.check import check_folder
@@ -311,6 +313,38 @@ def test_what_is_not_there_looks_as_what_may_not_be_seen(tmp_path: Path) -> None
         assert list(alice.list_databases()) == []
 
 
+def test_offsets_of_producers_are_kept_of_tables_with_the_right_alone(tmp_path: Path) -> None:
+    """Else who has no right fills the room that all producers have, and takes their names."""
+    path = fluss.TablePath("fluss", "t")
+    schema = fluss.Schema(pa.schema([("n", pa.int64())]))
+    with (
+        guarded(tmp_path) as engine,
+        fluss.connect(settings(engine.address, "root")) as connection,
+        fluss.connect(settings(engine.address, "alice")) as other,
+    ):
+        root, alice = connection.get_admin(), other.get_admin()
+        root.create_table(path, fluss.TableDescriptor(schema, bucket_count=1))
+        table = root.get_table_info(path).table_id
+        here, missing = {fluss.TableBucket(table, 0): 1}, {fluss.TableBucket(table + 1, 0): 1}
+        unknown = ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION
+        refusals = [
+            (alice, missing, unknown),
+            (root, missing, unknown),
+            (alice, here | missing, ErrorCode.AUTHORIZATION_EXCEPTION),
+            (alice, {}, ErrorCode.AUTHORIZATION_EXCEPTION),
+        ]
+        for admin, offsets, code in refusals:
+            with pytest.raises(FlussError) as raised:
+                admin.register_producer_offsets("job", offsets)
+            assert raised.value.error_code == code
+        assert root.get_producer_offsets("job") is None
+        write = AclBinding.allow("alice", OperationType.WRITE, Resource.table("fluss", "t"))
+        root.create_acls([write])
+        for name, offsets in [("job", here), ("another", {})]:
+            result = alice.register_producer_offsets(name, offsets)
+            assert result == fluss.RegisterResult.CREATED
+
+
 def test_two_users_at_once_lose_no_right(tmp_path: Path) -> None:
     with guarded(tmp_path) as engine:
 
@@ -524,6 +558,64 @@ def test_who_was_right_once_is_let_in_without_the_work(
         assert len(work) == 3
 
 
+async def test_peers_that_go_away_start_no_more_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try takes a core and 16 MB, and goes on when nobody waits for it any more."""
+    running: list[int] = []
+    go_on = threading.Event()
+
+    def slow(self: PasswordHash, password: bytes) -> bytes:
+        running.append(1)
+        assert go_on.wait(30)
+        running.append(-1)
+        return b""
+
+    monkeypatch.setattr(PasswordHash, "digest_of", slow)
+    passwords = Passwords()
+    for _ in range(8):
+        trying = asyncio.ensure_future(passwords.matches(b"x", None, hashed=True))
+        await asyncio.sleep(0.05)
+        trying.cancel()
+        await asyncio.wait([trying])
+    assert sum(running) == 2
+    go_on.set()
+    # and who comes later has a turn
+    assert not await asyncio.wait_for(passwords.matches(b"x", None, hashed=True), 10)
+    assert (len(running), sum(running)) == (6, 0)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_many_try_the_password_of_a_user_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, right: bool
+) -> None:
+    """Guesses are as few as one after another; who knows it is not held up."""
+    work: list[bytes] = []
+    digest_of = PasswordHash.digest_of
+
+    def counted(self: PasswordHash, password: bytes) -> bytes:
+        work.append(password)
+        return digest_of(self, password)
+
+    kept = {"alice": hash_password("wonder")}
+    monkeypatch.setattr(PasswordHash, "digest_of", counted)
+    if not right:
+        monkeypatch.setattr(login_attempts, "_TURN_S", 0.05)
+
+    def sign_in(number: int) -> int:
+        try:
+            engine.sign_in("alice", "wonder" if right else f"guess{number}", "10.0.0.9")
+        except FlussError as error:
+            return error.error_code
+        return 0
+
+    with EmbeddedFluss(tmp_path, port=0, sasl=kept) as engine, ThreadPoolExecutor(40) as pool:
+        codes = Counter(pool.map(sign_in, range(40)))
+    if right:
+        assert codes == {0: 40}
+    else:
+        assert codes[ErrorCode.AUTHENTICATE_EXCEPTION] == len(work)
+        assert codes[ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION] == 40 - len(work) > 20
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -540,3 +632,13 @@ def test_hashes_that_cannot_be(tmp_path: Path, text: str) -> None:
     with pytest.raises(FlussError, match=r"user alice: .*fluss-df passwd"):
         EmbeddedFluss(tmp_path, port=0, sasl={"alice": text})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("port", [0, None])
+def test_no_users_let_in_nobody_by_mistake(tmp_path: Path, port: int | None) -> None:
+    with pytest.raises(FlussError, match="there is no user in it") as raised:
+        EmbeddedFluss(tmp_path, port=port, sasl={})
+    assert raised.value.error_code == ErrorCode.INVALID_CONFIG_EXCEPTION
+    assert not list(tmp_path.iterdir())
+    with EmbeddedFluss(tmp_path, port=0, sasl=None) as engine:
+        assert not engine.has_users

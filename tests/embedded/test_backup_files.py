@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 import fluss_df as fluss
-from fluss_df.embedded import EmbeddedFluss
+from fluss_df.embedded import EmbeddedFluss, Security
 from fluss_df.engine.upkeep import backup, backup_parts
 from fluss_df.engine.upkeep.backup import back_up
 from fluss_df.engine.upkeep.restore import restore
@@ -82,6 +83,65 @@ def test_two_at_once_to_one_name(
     assert [path.name for path in folder.iterdir()] == ["b.tar.zst"]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     restore(file, tmp_path / "last")
+
+
+CATALOG = ["databases", "acls", "cluster", "table-0"]
+
+
+@pytest.mark.parametrize("part", CATALOG)
+def test_a_damaged_file_of_the_catalog_is_taken_from_its_copy(tmp_path: Path, part: str) -> None:
+    folder, file = tmp_path / "d", tmp_path / "b.tar.zst"
+    path = fluss.TablePath("fluss", "t")
+    right = fluss.AclBinding.allow(
+        "alice", fluss.OperationType.READ, fluss.Resource.database("fluss")
+    )
+    with EmbeddedFluss(folder, security=Security(authorizer_enabled=True)) as engine:
+        with engine.connection() as connection:
+            admin = connection.get_admin()
+            admin.create_table(path, fluss.TableDescriptor(fluss.Schema(SCHEMA), bucket_count=1))
+            admin.create_acls([right])
+            bucket = fluss.TableBucket(admin.get_table_info(path).table_id, 0)
+            admin.register_producer_offsets("p", {bucket: 0})
+        back_up(engine.engine, file)
+        sound = members(file)
+        assert {f"catalog/{name}.json" for name in CATALOG} <= sound.keys()
+        damaged = folder / "catalog" / f"{part}.json"
+        data = bytearray(damaged.read_bytes())
+        data[30] ^= 1
+        damaged.write_bytes(data)
+        back_up(engine.engine, file)
+        assert members(file) == sound
+        restore(file, tmp_path / "restored")
+        copy = folder / "data" / f"{part}.json"
+        if part == "table-0":
+            copy = folder / "data" / "0" / "table.json"
+        # and where neither is sound, there is no backup that could not be restored
+        copy.write_bytes(data)
+        file.unlink()
+        with pytest.raises(FlussError, match=rf"{part}\.json"):
+            back_up(engine.engine, file)
+        if part in ("databases", "table-0"):
+            damaged.unlink()
+            copy.unlink()
+            with pytest.raises(FlussError, match=rf"{part}\.json and its copy .* are missing"):
+                back_up(engine.engine, file)
+        assert not file.exists()
+        for place in (damaged, copy):
+            place.write_bytes(sound[f"catalog/{part}.json"])
+
+
+def members(file: Path) -> dict[str, bytes]:
+    found = {}
+    with (
+        pa.OSFile(str(file), "r") as stream,
+        pa.CompressedInputStream(stream, "zstd") as unpacked,
+        tarfile.open(fileobj=unpacked, mode="r|") as archive,
+    ):
+        for member in archive:
+            content = archive.extractfile(member)
+            assert content is not None
+            found[member.name] = content.read()
+    return found
 
 
 def test_a_link_beside_the_backup(tmp_path: Path, served: EmbeddedFluss) -> None:

@@ -306,19 +306,59 @@ def test_who_fails_to_rest_is_counted_on() -> None:
 
 async def test_wrong_passwords_take_little_memory_and_hold_nobody_up_for_good() -> None:
     attempts = Attempts()
-    attempts.failed("host", "x" * 65_000)
-    assert all(len(user) <= 256 for _, user in attempts._failures)
+
+    async def give(user: str, right: bool = False) -> None:
+        async with attempts.turn("host", user) as attempt:
+            attempt.right = right
+
+    await give("x" * 65_000)
+    assert [len(user) for _, user in attempts._tries] == [256]
     for _ in range(3):
-        attempts.failed("host", "alice")
-    turns = [asyncio.ensure_future(attempts.turn("host", "alice")) for _ in range(8)]
+        await give("alice")
+    turns = [asyncio.ensure_future(give("alice")) for _ in range(8)]
     await asyncio.sleep(0.1)
+    # the first one was tried, and five wait
     refused = [turn.exception() for turn in turns if turn.done()]
     codes = {error.error_code for error in refused if isinstance(error, FlussError)}
     assert codes == {ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION}
     for turn in turns:
         turn.cancel()
-    attempts.succeeded("host", "alice")
-    await asyncio.wait_for(attempts.turn("host", "alice"), 0.5)
+    attempts._tries["host", "alice"].next = 0
+    await give("alice", right=True)
+    await asyncio.wait_for(give("alice"), 0.5)
+    assert attempts._tries["host", "alice"].wrong == 1
+
+
+async def test_guesses_at_once_are_as_few_as_one_after_another() -> None:
+    attempts = Attempts()
+    begun: list[None] = []
+    looked_at = asyncio.Event()
+
+    async def give(right: bool) -> None:
+        async with attempts.turn("host", "alice") as attempt:
+            begun.append(None)
+            await looked_at.wait()
+            attempt.right = right
+
+    guesses = [asyncio.ensure_future(give(False)) for _ in range(100)]
+    await asyncio.sleep(0.05)
+    assert len(begun) == 3
+    # who goes away may know without an answer that they are wrong
+    for turn in guesses[:3]:
+        turn.cancel()
+    await asyncio.sleep(0.05)
+    assert len(begun) == 4
+    looked_at.set()
+    await asyncio.sleep(0.05)
+    assert len([turn for turn in guesses if not turn.done()]) == 5
+    for turn in guesses:
+        turn.cancel()
+    await asyncio.wait(guesses)
+    assert len(begun) == 4
+    attempts._tries.clear()
+    # and who knows the password is let in at once
+    await asyncio.wait_for(asyncio.gather(*(give(True) for _ in range(300))), 2)
+    assert not attempts._tries
 
 
 def test_a_fetch_of_all_buckets_that_a_table_may_have() -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import tarfile
 import tracemalloc
@@ -19,6 +20,7 @@ import pytest
 from fluss_df.client.transport.folders import back_up_folder
 from fluss_df.embedded import EmbeddedFluss
 from fluss_df.engine.engine import Engine
+from fluss_df.engine.files.files import format_file
 from fluss_df.engine.upkeep.check import check_folder
 from fluss_df.engine.upkeep.restore import restore
 from fluss_df.errors import FlussError
@@ -124,18 +126,20 @@ def test_a_file_that_comes_twice(tmp_path: Path, members: Members) -> None:
     refused(pack(tmp_path / "b.tar.zst", [*members, members[0]]), tmp_path / "d")
 
 
-def with_catalog(members: Members, change: Callable[[dict[str, Any]], None]) -> Members:
+def with_catalog(
+    members: Members, change: Callable[[dict[str, Any]], None], part: str = "table-"
+) -> Members:
     """Return a backup with another catalog, whose files have no checksums, as in format 1."""
     changed = []
     for info, data in members:
         name = info.name
         if name.startswith("catalog/"):
             value = json.loads(data.splitlines()[0])["value"]
-            if name.startswith("catalog/table-"):
+            if name.startswith(f"catalog/{part}"):
                 change(value)
             data = json.dumps(value).encode()
         elif name == "FORMAT":
-            data = json.dumps({"format": 1}).encode()
+            data = format_file(1)
         changed.append((tarfile.TarInfo(name), data))
     return changed
 
@@ -175,6 +179,48 @@ def test_ids_that_are_no_ids(tmp_path: Path, members: Members, where: str, bad: 
 
     file = pack(tmp_path / "b.tar.zst", with_catalog(members, change))
     refused(file, tmp_path / "d")
+
+
+NO_NAMES = ["../../victim", "/victim", "a/b", ".", "..", "", "x" * 201]
+
+
+@pytest.mark.parametrize("bad", NO_NAMES)
+@pytest.mark.parametrize("where", ["name", "database", "partitions", "databases"])
+def test_names_that_nothing_has(tmp_path: Path, members: Members, where: str, bad: str) -> None:
+    """The folders of the lake are named by them, and are removed with their tables."""
+
+    def change(value: dict[str, Any]) -> None:
+        if where == "partitions":
+            value["partitions"] = [[0, bad]]
+        elif where == "databases":
+            value["databases"][bad] = value["databases"].pop("fluss")
+        else:
+            value[where] = bad
+
+    part = "databases" if where == "databases" else "table-"
+    said = refused(
+        pack(tmp_path / "b.tar.zst", with_catalog(members, change, part)), tmp_path / "d"
+    )
+    assert f"/catalog/{part}" in said
+    assert f"{bad!r} is no name: " in said
+
+
+@pytest.mark.parametrize("key", ["iceberg.py-io-impl", "iceberg.uri", "paimon.warehouse", "x"])
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_tables_that_say_where_the_lake_is(
+    tmp_path: Path, members: Members, key: str, enabled: str
+) -> None:
+    """A client would import and call what they name; the server says where its lake is."""
+
+    def change(value: dict[str, Any]) -> None:
+        value["descriptor"]["properties"] |= {
+            "table.datalake.enabled": enabled,
+            f"table.datalake.{key}": "evil.Run",
+        }
+
+    file = pack(tmp_path / "b.tar.zst", with_catalog(members, change))
+    said = refused(file, tmp_path / "d")
+    assert re.search(rf"/catalog/table-\d+\.json .*'table\.datalake\.{re.escape(key)}'", said)
 
 
 def test_a_bomb(tmp_path: Path, members: Members) -> None:

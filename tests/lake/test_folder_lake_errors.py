@@ -224,6 +224,28 @@ def test_a_lake_table_that_cannot_be_made_keeps_no_folder_shut(
         assert_reads(engine, lake_table)
 
 
+@pytest.mark.parametrize(
+    "name", [("fluss", "../../../mine"), ("..", "mine"), ("/", "mine"), ("fluss", "."), ("x", "")]
+)
+def test_names_and_links_that_lead_out_of_the_lake_are_not_followed(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: tuple[str, str]
+) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("mine")
+    (folder / "lake" / "warehouse" / "x").symlink_to(tmp_path)
+    lake = FolderLake(folder, "nowhere:1")
+    before = set(tmp_path.rglob("*"))
+    descriptor = fluss.TableDescriptor(fluss.Schema(MORE), bucket_count=1)
+    for path in (fluss.TablePath(*name), fluss.TablePath("x", "mine")):
+        with pytest.raises(FlussError, match="the files of its lake table would be at"):
+            lake.create(path, descriptor)
+        lake.drop(path)
+        assert f"the lake table of {path} could not be removed" in caplog.text
+    lake.close()
+    assert set(tmp_path.rglob("*")) == before
+
+
 def test_a_tiering_that_ends_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -244,6 +244,33 @@ def test_a_damaged_table_stays_out_until_its_file_is_put_back(tmp_path: Path, ki
     assert files_of(old) == before
 
 
+@pytest.mark.parametrize("part", ["*snap-*", "*.metadata.json"])
+def test_what_is_damaged_after_a_move_keeps_no_other_table_out(tmp_path: Path, part: str) -> None:
+    """While a table could not be moved, the others are looked through each time."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    filled(old, "log")
+    filled(old, "keys")
+    sound = filled(old, "bucketed")
+    for file in old.glob("lake/warehouse/fluss/log/metadata/snap-*"):
+        file.unlink()
+    old.rename(new)
+    with EmbeddedFluss(new, port=0, options=BY_HAND) as engine:
+        assert_reads(engine, at(engine, sound))
+    folder = new / "lake/warehouse/fluss/keys/metadata"
+    for file in folder.glob(part):
+        file.write_bytes(file.read_bytes()[:-20])
+    before = {name: data for name, data in files_of(new).items() if "/keys/metadata/" in name}
+    assert before
+    with EmbeddedFluss(new, port=0, options=BY_HAND) as engine:
+        assert_reads(engine, at(engine, sound))
+        sound.write([5, 6], 4)
+        for use in (tier, lambda engine: fluss.read_fluss("keys", connection=engine.address)):
+            with pytest.raises((FlussError, ValueError), match=r"fluss[./]keys"):
+                use(engine)
+        assert_reads(engine, sound)
+    assert before.items() <= files_of(new).items()
+
+
 def delete_by_position(folder: Path, name: str) -> None:
     """Have the newest snapshot delete the first two rows of a file, as Flink's service may."""
     lake = catalog(folder).load_table(("fluss", name))

@@ -126,7 +126,7 @@ def serve(
     """Serve a folder as a single-node Fluss, until SIGINT or SIGTERM."""
     from fluss_df.embedded import EmbeddedFluss, EngineOptions, Security
 
-    users = _users(sasl or [], sasl_file)
+    users = _users(sasl or [], sasl_file) or None
     # RocksDB creates its files with these rights
     os.umask(0o077)
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from typing import Final
 
 from fluss_df.errors import ErrorCode, FlussError
@@ -20,11 +22,23 @@ _NAME: Final = 256
 
 
 @dataclass(slots=True)
-class _Failures:
-    count: int
+class Attempt:
+    """One try of a password; who looks at it says whether it is ``right``."""
+
+    right: bool = False
+
+
+@dataclass(slots=True)
+class _Tries:
+    # when a password was looked at last
     last: float
-    # when the next password may be tried
+    # when the next one may be tried
     next: float
+    # wrong ones in a row
+    wrong: int = 0
+    # how many are looked at now
+    under_way: int = 0
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Attempts:
@@ -35,43 +49,67 @@ class Attempts:
     """
 
     def __init__(self) -> None:
-        self._failures: dict[tuple[str, str], _Failures] = {}
+        self._tries: dict[tuple[str, str], _Tries] = {}
 
-    async def turn(self, address: str, user: str) -> None:
-        """Wait until a password may be tried.
+    @contextlib.asynccontextmanager
+    async def turn(self, address: str, user: str) -> AsyncIterator[Attempt]:
+        """Wait until a password may be tried; note at the end whether it was right.
 
         Raises ``RETRIABLE_AUTHENTICATE_EXCEPTION`` where too many wait already: the password may be
         right.
         """
-        known = self._failures.get((address, user[:_NAME]))
-        now = asyncio.get_running_loop().time()
-        if known is None or known.count < _FREE or now - known.last > _FORGOTTEN_S:
-            return
-        begins = max(now, known.next)
+        key = address, user[:_NAME]
+        tries = await self._begun(key)
+        tries.under_way += 1
+        attempt = Attempt()
+        try:
+            yield attempt
+        finally:
+            # one that is cut off counts as wrong: a right one may be answered so much sooner that
+            # who goes away without an answer knows
+            tries.wrong = 0 if attempt.right else tries.wrong + 1
+            tries.last = asyncio.get_running_loop().time()
+            tries.under_way -= 1
+            self._tries.pop(key, None)
+            if tries.wrong or tries.under_way:
+                # put at the end: the entries are in the order of their last tries
+                self._tries[key] = tries
+            # all who wait for it look again
+            tries.ended.set()
+            tries.ended.clear()
+            self._forget_old()
+
+    async def _begun(self, key: tuple[str, str]) -> _Tries:
+        while True:
+            tries, now = self._of(key), asyncio.get_running_loop().time()
+            if tries.wrong >= _FREE:
+                break
+            # those under way may all be wrong: what is free is not free once for each connection
+            if tries.wrong + tries.under_way < _FREE:
+                return tries
+            await tries.ended.wait()
+        begins = max(now, tries.next)
         if begins - now > _WAITING * _TURN_S:
             raise FlussError(
-                f"too many wrong passwords for this user from {address}: try again in a minute",
+                f"too many wrong passwords for this user from {key[0]}: try again in a minute",
                 ErrorCode.RETRIABLE_AUTHENTICATE_EXCEPTION,
             )
-        known.next = begins + _TURN_S
+        tries.next = begins + _TURN_S
         await asyncio.sleep(begins - now)
+        return tries
 
-    def failed(self, address: str, user: str) -> None:
-        """Take note of a wrong password."""
+    def _of(self, key: tuple[str, str]) -> _Tries:
         now = asyncio.get_running_loop().time()
-        known = self._failures.pop((address, user[:_NAME]), None)
-        if known is None or now - known.last > _FORGOTTEN_S:
-            known = _Failures(0, now, now)
-        known.count += 1
-        known.last = now
-        # put at the end: the entries are in the order of their last failures
-        self._failures[address, user[:_NAME]] = known
-        while True:
-            oldest = next(iter(self._failures))
-            if len(self._failures) <= _KNOWN and now - self._failures[oldest].last <= _FORGOTTEN_S:
-                break
-            del self._failures[oldest]
+        known = self._tries.get(key)
+        if known is None or (now - known.last > _FORGOTTEN_S and not known.under_way):
+            self._tries.pop(key, None)
+            known = self._tries[key] = _Tries(now, now)
+        return known
 
-    def succeeded(self, address: str, user: str) -> None:
-        """Forget the wrong passwords of a user who gave the right one."""
-        self._failures.pop((address, user[:_NAME]), None)
+    def _forget_old(self) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._tries:
+            oldest = next(iter(self._tries))
+            if len(self._tries) <= _KNOWN and now - self._tries[oldest].last <= _FORGOTTEN_S:
+                break
+            del self._tries[oldest]

@@ -117,8 +117,15 @@ def hash_password(password: str) -> str:
 def checked_users(users: Mapping[str, str]) -> dict[str, str]:
     """Return users with what is kept of their passwords.
 
-    Raises FlussError as :meth:`PasswordHash.parse`, with the user's name.
+    Raises FlussError as :meth:`PasswordHash.parse`, with the user's name, and
+    ``INVALID_CONFIG_EXCEPTION`` where there are none.
     """
+    if not users:
+        raise FlussError(
+            "sasl: there is no user in it: name who may come in, as {'USER': 'PASSWORD'}, or leave"
+            " it out to let everyone in",
+            ErrorCode.INVALID_CONFIG_EXCEPTION,
+        )
     for user, kept in users.items():
         if is_hash(kept):
             try:
@@ -160,8 +167,11 @@ class Passwords:
         if known is not None and hmac.compare_digest(known, keyed):
             return True
         form = self._unknown if kept is None else PasswordHash.parse(kept)
-        async with self._turns:
-            digest = await asyncio.to_thread(form.digest_of, given)
+        await self._turns.acquire()
+        computing = asyncio.get_running_loop().run_in_executor(None, form.digest_of, given)
+        computing.add_done_callback(lambda _: self._turns.release())
+        # a peer that goes away does not end the thread, whose turn it is until it is done
+        digest = await asyncio.shield(computing)
         equal = hmac.compare_digest(digest, form.digest)
         if kept is None or not equal:
             return False

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from fluss_df.engine.access.authorizer import Rights, denied
 from fluss_df.engine.files.workers import paced
-from fluss_df.engine.tables.buckets import unknown_partition
+from fluss_df.engine.tables.buckets import unknown_partition, unknown_table
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import DEFAULT_DATABASE
 from fluss_df.protocol import api
@@ -106,6 +106,20 @@ def _init_writer(rights: Rights, asked: pb.InitWriterRequest) -> None:
             f"Principal {rights.principal} is not authorized: a writer needs the right"
             " WRITE on one of its tables, on a database of them, or on the cluster"
         )
+
+
+def _register_producer(rights: Rights, asked: pb.RegisterProducerOffsetsRequest) -> None:
+    catalog = rights.authorizer.catalog
+    for table_id in dict.fromkeys(paced(each.table_id for each in asked.table_offsets)):
+        # nobody's rights are looked at for a table that is not there, and offsets are kept
+        if catalog.table_by_id(table_id) is None:
+            raise unknown_table(table_id)
+        rights.require_table(_WRITE, table_id)
+    if not asked.table_offsets and not any(
+        rights.may(_WRITE, Resource.table(table.path.database_name, table.path.table_name))
+        for table in paced(catalog.all_tables())
+    ):
+        rights.require(_WRITE, Resource.cluster())
 
 
 def _alter_configs(rights: Rights, asked: pb.AlterClusterConfigsRequest) -> None:
@@ -283,8 +297,8 @@ def rules(
         ),
         # READ on the tables of the lease, which are none
         api.DROP_KV_SNAPSHOT_LEASE: EVERYONE,
-        api.REGISTER_PRODUCER_OFFSETS: _each(
-            _WRITE, lambda asked: (each.table_id for each in asked.table_offsets)
+        api.REGISTER_PRODUCER_OFFSETS: Rule(
+            "WRITE on each table; on any one where none is named", _register_producer
         ),
         api.GET_PRODUCER_OFFSETS: Rule("tells those of tables with READ", view=_producer_offsets),
         api.DELETE_PRODUCER_OFFSETS: _each(

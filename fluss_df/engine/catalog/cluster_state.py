@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fluss_df.engine.catalog.cluster_changes import Change, ClusterChanges, new_epoch
-from fluss_df.engine.catalog.validation import name_problem
 from fluss_df.engine.files.files import damage_in
 from fluss_df.engine.files.kept_json import KeptJson
+from fluss_df.engine.tables.names import name_problem
 from fluss_df.engine.tables.tables import now_ms
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -17,6 +16,7 @@ from fluss_df.engine.catalog.primary_keys import (
 from fluss_df.engine.merge import aggregates
 from fluss_df.engine.merge.merge_engines import DELETE_BEHAVIOR, MERGE_ENGINE
 from fluss_df.engine.tables import options
+from fluss_df.engine.tables.names import name_problem
 from fluss_df.engine.tables.options import invalid_config
 from fluss_df.engine.tables.tables import MAX_BUCKETS
 from fluss_df.errors import ErrorCode, FlussError
@@ -24,8 +24,6 @@ from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import DataType
 
 MAX_PARTITIONS: Final = 1000
-_MAX_NAME: Final = 200
-_NAME = re.compile(r"[A-Za-z0-9_-]*")
 _RESERVED_COLUMNS: Final = (
     "__offset",
     "__timestamp",
@@ -44,26 +42,6 @@ _PARTITION_TYPES: Final = (
     "TIME_WITHOUT_TIME_ZONE, BIGINT, FLOAT, DOUBLE, TIMESTAMP_WITHOUT_TIME_ZONE, "
     "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
 )
-
-
-def name_problem(name: str, reserved: bool = True) -> str | None:
-    """Return what is wrong with a name; None for a good one."""
-    if not name:
-        return "the empty string is not allowed"
-    if name in (".", ".."):
-        return f"'{name}' is not allowed"
-    if len(name) > _MAX_NAME:
-        return f"the length of '{name}' is longer than the max allowed length {_MAX_NAME}"
-    if not _NAME.fullmatch(name):
-        return (
-            f"'{name}' contains one or more characters other than ASCII alphanumerics, '_' and '-'"
-        )
-    if reserved and name.startswith("__"):
-        return (
-            "'__' is not allowed as prefix, since it is reserved for internal databases/internal"
-            " tables/internal partitions in Fluss server"
-        )
-    return None
 
 
 def check_database_name(name: str) -> None:

@@ -105,6 +105,14 @@ class KeptJson:
             text for path, text in problems.items() if path == self.first or path not in other
         ]
 
+    def packed(self, change: Callable[[Any], Any]) -> bytes | None:
+        """Return the contents of a file with the newest value, changed; None for no files.
+
+        Raises FlussError as :meth:`read`.
+        """
+        value, _ = self.read()
+        return None if value is None else _pack(Kept(self._generation, change(value)))
+
     def load(self) -> Any:
         """Return the newest value, and put right what is wrong with the files; None for no files.
 
@@ -176,15 +184,6 @@ class KeptJson:
             return read_bytes(path) == data
         except DamagedError:
             return False
-
-
-def repacked(path: Path, data: bytes, change: Callable[[Any], Any]) -> bytes:
-    """Return the contents of one of the files with another value.
-
-    Raises DamagedError where they are not what was written.
-    """
-    kept = _unpack(path, data, plain=False)
-    return _pack(Kept(kept.generation, change(kept.value)))
 
 
 def _pack(kept: Kept) -> bytes:

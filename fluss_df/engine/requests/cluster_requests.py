@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 
 from fluss_df.engine.catalog.cluster_configs import altered_configs
 from fluss_df.engine.engine import Engine
-from fluss_df.engine.tables.buckets import java_name
+from fluss_df.engine.tables.buckets import java_name, unknown_table
 from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket, lease_problem
 from fluss_df.protocol import api
@@ -293,11 +293,7 @@ class ClusterRequests:
     def _check_keyed(self, table_id: int) -> None:
         table = self.engine.catalog.table_by_id(table_id)
         if table is None:
-            raise FlussError(
-                f"This server coordinator does not know this table ID {table_id}. This may happen"
-                " when the table metadata cache in the server is not updated yet.",
-                ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
-            )
+            raise unknown_table(table_id)
         if not table.has_primary_key:
             raise FlussError(
                 f"Table '{table.path}' is not a primary key table",

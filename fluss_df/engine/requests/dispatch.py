@@ -370,16 +370,15 @@ class Dispatcher:
             )
         parts = request.token.split(b"\0")
         name = parts[1].decode("utf-8", "replace") if len(parts) == 3 else ""
-        await self._attempts.turn(session.address, name)
-        if len(parts) == 3:
-            expected = session.users.get(name)
-            hashed = any(map(is_hash, session.users.values()))
-            if await self._passwords.matches(parts[2], expected, hashed=hashed):
-                session.user = name
-                self._attempts.succeeded(session.address, name)
-                return pb.AuthenticateResponse()
+        async with self._attempts.turn(session.address, name) as attempt:
+            if len(parts) == 3:
+                expected = session.users.get(name)
+                hashed = any(map(is_hash, session.users.values()))
+                attempt.right = await self._passwords.matches(parts[2], expected, hashed=hashed)
+        if attempt.right:
+            session.user = name
+            return pb.AuthenticateResponse()
         session.failures += 1
-        self._attempts.failed(session.address, name)
         logger.warning("a wrong password for a user at %s", session.address)
         raise FlussError(
             "Authentication failed: Invalid username or password", ErrorCode.AUTHENTICATE_EXCEPTION

@@ -62,7 +62,7 @@ class EngineServer(Closing):
         limits: Limits | None = None,
         security: Security | None = None,
     ) -> None:
-        self._users = checked_users(sasl) if sasl else None
+        self._users = None if sasl is None else checked_users(sasl)
         security = security or Security()
         tls = None if security.tls_cert is None else ServerTls(security)
         self._temporary = path is None

@@ -34,6 +34,15 @@ def unknown_partition(partition_id: int) -> FlussError:
     )
 
 
+def unknown_table(table_id: int) -> FlussError:
+    """Return the error for a table id that does not exist."""
+    return FlussError(
+        f"This server coordinator does not know this table ID {table_id}. This may happen when the"
+        " table metadata cache in the server is not updated yet.",
+        ErrorCode.UNKNOWN_TABLE_OR_BUCKET_EXCEPTION,
+    )
+
+
 def unknown_bucket(name: str) -> FlussError:
     """Return the error for a bucket that is not there."""
     return FlussError(

@@ -199,6 +199,16 @@ def check_option(key: str, value: str) -> None:
         ) from None
 
 
+def check_no_place(properties: Mapping[str, str]) -> None:
+    """Refuse stored properties of a table that say where a lake is, or what program reads it.
+
+    A server tells these to clients, which import and call what they name; no table has its own.
+    """
+    for key in properties:
+        if key.startswith("table.datalake.") and key not in _PARSERS:
+            raise invalid_config(f"a table has no property '{key}': it is one of the server")
+
+
 def integer(properties: Mapping[str, str], key: str, default: int) -> int:
     """Return an integer property that was checked before."""
     return int(properties.get(key, default))

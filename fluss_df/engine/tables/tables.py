@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from fluss_df.engine.tables.names import as_name
+from fluss_df.engine.tables.options import check_no_place
 from fluss_df.metadata import DatabaseDescriptor, TablePath
 from fluss_df.record.log.cut import ColumnLayout
 from fluss_df.schema import Schema, TableDescriptor, TableInfo
@@ -188,14 +190,21 @@ class Table:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Table:
-        """Read what was stored."""
+        """Read what was stored.
+
+        Raises FlussError, or another of the errors of a value that is not what was written.
+        """
         descriptor = TableDescriptor.from_json(json.dumps(value["descriptor"]).encode())
         if not 1 <= (descriptor.bucket_count or 1) <= MAX_BUCKETS:
             raise ValueError(f"{descriptor.bucket_count} buckets")
-        partitions = [Partition(as_id(row[0]), tuple(row[1:])) for row in value["partitions"]]
+        check_no_place(descriptor.properties)
+        partitions = [
+            Partition(as_id(number), tuple(map(as_name, values)))
+            for number, *values in value["partitions"]
+        ]
         return cls(
             as_id(value["id"]),
-            TablePath(value["database"], value["name"]),
+            TablePath(as_name(value["database"]), as_name(value["name"])),
             value["created"],
             TableVersion(
                 descriptor,
@@ -225,7 +234,7 @@ def databases_to_json(databases: Mapping[str, Database]) -> dict[str, Any]:
 def databases_from_json(value: Mapping[str, Any]) -> dict[str, Database]:
     """Read the databases that were stored, by name."""
     return {
-        name: Database(
+        as_name(name): Database(
             # Earlier versions stored property values that were no strings.
             DatabaseDescriptor(
                 entry.get("comment"),

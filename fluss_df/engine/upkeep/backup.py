@@ -15,21 +15,25 @@ import struct
 import tarfile
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, Any, Final, cast
 
 import pyarrow as pa
 
-from fluss_df.engine.catalog.catalog_files import CATALOG
+from fluss_df.engine.catalog.catalog_files import CATALOG, CatalogFiles
 from fluss_df.engine.engine import COPIES, Engine
 from fluss_df.engine.files.files import (
+    CHECKSUMS_SINCE,
+    DamagedError,
+    damage_in,
     format_file,
     names_in,
-    read_bytes,
     refused_by,
     sync_data,
     sync_folder,
 )
+from fluss_df.engine.files.kept_json import KeptJson
 from fluss_df.engine.files.lock_file import engine_secret, owner_of
 from fluss_df.engine.files.ownership import state_of
 from fluss_df.engine.files.private_files import FILE
@@ -112,13 +116,18 @@ def _write_all(engine: Engine, archive: tarfile.TarFile, copies: Path, lake: Lak
     for number, bucket in enumerate(engine.all_buckets()):
         _write_bucket(engine, archive, bucket, copies / str(number))
     engine.cluster.compact()
-    for name in names_in(engine.folder / CATALOG):
-        if name.endswith(".json"):
-            # Files are replaced atomically, so each is whole. None: its table was dropped.
-            path = engine.folder / CATALOG / name
-            data = read_bytes(path)
-            if data is not None:
-                _add(archive, f"catalog/{name}", lake.of_table(path, data))
+    files = CatalogFiles(engine.folder, plain=engine.lock.format < CHECKSUMS_SINCE)
+    for optional in (files.acls(), files.cluster()):
+        _add_kept(archive, optional)
+    if not _add_kept(archive, files.databases()):
+        raise _lost(files.databases())
+    for table in engine.catalog.all_tables():
+        kept = files.table(table.id)
+        if _add_kept(archive, kept, lake.of_table):
+            continue
+        # else it was dropped meanwhile
+        if any(table is each for each in engine.catalog.all_tables()):
+            raise _lost(kept)
     for name, content in lake.members():
         if isinstance(content, Path):
             _add_file(archive, name, content)
@@ -126,6 +135,21 @@ def _write_all(engine: Engine, archive: tarfile.TarFile, copies: Path, lake: Lak
             _add(archive, name, content)
     # the last file: an archive that was cut off lacks it, and is not taken for an engine's folder
     _add(archive, "FORMAT", format_file(engine.lock.format))
+
+
+def _add_kept(
+    archive: tarfile.TarFile, kept: KeptJson, change: Callable[[Any], Any] = lambda value: value
+) -> bool:
+    """Archive a file of the catalog, from its copy where it is damaged; False where neither is."""
+    with damage_in(kept.first):
+        data = kept.packed(change)
+    if data is not None:
+        _add(archive, f"{CATALOG}/{kept.first.name}", data)
+    return data is not None
+
+
+def _lost(kept: KeptJson) -> DamagedError:
+    return DamagedError(f"{kept.first} and its copy {kept.second} are missing")
 
 
 def _write_bucket(

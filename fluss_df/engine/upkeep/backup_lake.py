@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from fluss_df.engine.engine import Engine
-from fluss_df.engine.files.files import damage_in
-from fluss_df.engine.files.kept_json import repacked
 from fluss_df.engine.lake.lake_of_table import has_lake
 from fluss_df.engine.lake.lake_tables import LAKE_TABLES, LakeTableCopy, PinnedTable
 from fluss_df.engine.tables.tables import Table
@@ -30,7 +28,6 @@ MEMBER: Final = (
     rf"|checksums/[A-Za-z0-9_-]{{1,200}}/[A-Za-z0-9_-]{{1,200}}"
     rf"|warehouse(/{_PART}){{2,64}})"
 )
-_TABLE: Final = re.compile(r"table-(\d+)\.json")
 
 
 class LakeInBackup:
@@ -47,24 +44,16 @@ class LakeInBackup:
         self._copies = copies
         self._there: list[int] = []
 
-    def of_table(self, path: Path, data: bytes) -> bytes:
-        """Return a file of the catalog; that of a table has the snapshot that is pinned."""
-        found = _TABLE.fullmatch(path.name)
-        if found is None:
-            return data
-        number = int(found[1])
-
-        def pinned(value: dict[str, Any]) -> dict[str, Any]:
-            if not has_lake(Table.from_json(value)):
-                return value
-            if number in self._copies:
-                self._there.append(number)
-            snapshot = self._known.get(number, {}).get("snapshot")
-            rest = {key: each for key, each in value.items() if key != "lake"}
-            return {**rest, "lake": {"snapshot": snapshot}} if snapshot else rest
-
-        with damage_in(path):
-            return repacked(path, data, pinned)
+    def of_table(self, value: dict[str, Any]) -> dict[str, Any]:
+        """Return what is stored of a table with the snapshot that is pinned."""
+        table = Table.from_json(value)
+        if not has_lake(table):
+            return value
+        if table.id in self._copies:
+            self._there.append(table.id)
+        snapshot = self._known.get(table.id, {}).get("snapshot")
+        rest = {key: each for key, each in value.items() if key != "lake"}
+        return {**rest, "lake": {"snapshot": snapshot}} if snapshot else rest
 
     def members(self) -> Iterator[tuple[str, bytes | Path]]:
         """Iterate over the files of the lake tables that :meth:`of_table` was called for."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import posixpath
 import re
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
 from fluss_df.lake.iceberg.checked_files import entries_of, manifests_of
+from fluss_df.lake.options import WRITTEN_TO
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
@@ -18,6 +22,8 @@ logger = logging.getLogger("fluss_df.lake.tiering")
 
 # the property by which an owner forbids to delete files, as another table may have them
 _PROPERTY: Final = "gc.enabled"
+# names of one storage, of which a table's writers may use several
+_S3: Final = ("s3a", "s3n")
 
 
 def snapshot_paths(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
@@ -67,15 +73,46 @@ def may_delete(table: Table) -> bool:
 
 
 def delete_files(table: Table, paths: Collection[str]) -> int:
-    """Delete files; return how many. What cannot be deleted is said, and left."""
+    """Delete files of a table; return how many. What cannot be deleted is said, and left.
+
+    So are files at other places than those that the table writes to: a manifest of another's
+    making, as in a backup, may name any file of the user.
+    """
+    name = ".".join(table.name())
+    properties = table.metadata.properties
+    own = [table.location(), *(properties[key] for key in WRITTEN_TO if key in properties)]
+    roots = tuple(f"{_place(table, each)}/" for each in own)
     deleted = 0
+    others = []
     for path in sorted(paths):
         try:
+            if not _place(table, path).startswith(roots):
+                others.append(path)
+                continue
             table.io.delete(path)
             deleted += 1
         except FileNotFoundError:
             continue
         # each kind of storage has errors of its own
         except Exception as error:
-            logger.warning("table %s: %s stays: %s", ".".join(table.name()), path, error)
+            logger.warning("table %s: %s stays: %s", name, path, error)
+    if others:
+        logger.warning(
+            "table %s: %d files that no snapshot has stay, as they are not in %s: the first is %s",
+            name,
+            len(others),
+            " or ".join(own),
+            others[0],
+        )
     return deleted
+
+
+def _place(table: Table, path: str) -> str:
+    """Return the place of a file in the one form by which places are compared."""
+    scheme, _, place = PyArrowFileIO.parse_location(path, table.io.properties)
+    return f"{'s3' if scheme in _S3 else scheme}:{normal(f'/{place}')}"
+
+
+def normal(path: str) -> str:
+    """Return a path as it is compared: writers do not agree on ``a//b`` and ``a/./b``."""
+    return posixpath.normpath(path).replace("//", "/")

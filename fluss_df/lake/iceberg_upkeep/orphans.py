@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import posixpath
 import re
 import time
 from typing import TYPE_CHECKING, Final
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow.fs as pafs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from fluss_df.lake.iceberg_upkeep.files import delete_files, may_delete, snapshot_paths
+from fluss_df.lake.iceberg_upkeep.files import delete_files, may_delete, normal, snapshot_paths
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -34,7 +33,7 @@ def remove_orphans(table: Table, age_s: float, now_s: float | None = None) -> in
     before = (time.time() if now_s is None else now_s) - age_s
 
     def place(path: str) -> str:
-        return _normal(str(io.parse_location(path, io.properties)[2]))
+        return normal(str(io.parse_location(path, io.properties)[2]))
 
     metadata = table.metadata
     used = snapshot_paths(table, metadata.snapshots)
@@ -52,10 +51,10 @@ def remove_orphans(table: Table, age_s: float, now_s: float | None = None) -> in
         selector = pafs.FileSelector(f"{root}/{part}", allow_not_found=True, recursive=True)
         for info in files.get_file_info(selector):
             written = info.mtime_ns
-            found.add(_normal(info.path))
+            found.add(normal(info.path))
             if (
                 info.type is pafs.FileType.File
-                and _normal(info.path) not in kept
+                and normal(info.path) not in kept
                 and _OURS.search(info.path)
                 and written is not None
                 and written / 1e9 < before
@@ -71,8 +70,3 @@ def remove_orphans(table: Table, age_s: float, now_s: float | None = None) -> in
         )
         return 0
     return delete_files(table, orphans)
-
-
-def _normal(path: str) -> str:
-    """Return a path as it is compared: writers do not agree on ``a//b`` and ``a/./b``."""
-    return posixpath.normpath(path).replace("//", "/")

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import Table
+from pyiceberg.typedef import Record
 from sqlalchemy import text
 
 import fluss_df as fluss
@@ -23,6 +26,7 @@ from fluss_df.lake.iceberg_upkeep import expiry, files
 from fluss_df.lake.iceberg_upkeep.expiry import expirable, expire_snapshots
 from fluss_df.lake.iceberg_upkeep.files import snapshot_paths
 from fluss_df.lake.iceberg_upkeep.orphans import remove_orphans
+from fluss_df.lake.iceberg_writing.commit import commit_snapshot
 from fluss_df.lake.options import OFFSETS_PATH_PROPERTY
 from fluss_df.lake.tiering import TieringService
 from tests.lake.folders import BY_HAND, assert_elsewhere, assert_reads, at, catalog, table
@@ -128,6 +132,45 @@ def test_files_go_that_only_expired_snapshots_have(lake: Table) -> None:
     data = {path for path in there(lake) if path.endswith(".parquet")}
     assert len(data) == 3
     assert expire_snapshots(lake, 0, time.time() * 1000 + _HOUR_MS).snapshots == 0
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "beside", "by dots", "its own"])
+def test_files_elsewhere_stay_whatever_a_manifest_names(
+    lake: Table, tmp_path: Path, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    """A backup that another made may have any path in its manifests."""
+    table_folder = Path(lake.location().removeprefix("file://"))
+    mine = tmp_path / "mine.parquet"
+    if where == "beside":
+        mine = table_folder.with_name(f"{table_folder.name}2") / "mine.parquet"
+    elif where == "its own":
+        with lake.transaction() as change:
+            change.set_properties({"write.data.path": f"file:{tmp_path}/out"})
+        mine = tmp_path / "out" / "mine.parquet"
+    mine.parent.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"n": [1]}), mine)
+    named = (
+        f"file://{table_folder}/../../../mine.parquet" if where == "by dots" else f"file://{mine}"
+    )
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=named,
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        record_count=1,
+        file_size_in_bytes=mine.stat().st_size,
+    )
+    file.spec_id = 0
+    commit_snapshot(lake, [file], [], [], {OFFSETS_PATH_PROPERTY: "a"})
+    lake = lake.catalog.load_table("db.t")
+    commit_snapshot(lake, [], [file], [], {OFFSETS_PATH_PROPERTY: "b"})
+    committed(lake.catalog.load_table("db.t"), ["c", "d", "e"])
+    done = expire_snapshots(lake.catalog.load_table("db.t"), 0, time.time() * 1000 + _HOUR_MS)
+    assert done.snapshots == 3
+    assert done.files
+    assert mine.exists() is (where != "its own")
+    said = f"1 files that no snapshot has stay, as they are not in {lake.location()}"
+    assert (said in caplog.text) is (where != "its own")
 
 
 def test_a_tag_that_is_made_meanwhile_keeps_its_snapshot(
