@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from fluss_df.embedded import EmbeddedFluss, EngineOptions, Limits
 from fluss_df.engine.auto_partitions import keep_partitions
 from fluss_df.engine.tables import options as properties_of
 from fluss_df.engine.tables.tables import Table
-from fluss_df.errors import ErrorCode
+from fluss_df.errors import ErrorCode, FlussError
 from fluss_df.metadata import TableBucket
 from tests.embedded.raw import RawClient
 
@@ -182,3 +183,28 @@ def test_a_byte_now_and_then_holds_no_memory(tmp_path: Path) -> None:
             thread.join()
             for peer in peers:
                 peer.close()
+
+
+def test_descriptions_have_a_largest_size(tmp_path: Path) -> None:
+    """Each change writes the description again, and that of a database those of all others."""
+    path = fluss.TablePath("fluss", "t")
+    schema = fluss.Schema(pa.schema([("n", pa.int64())]))
+    part, much = "x" * 600_000, "x" * (1 << 20)
+    with EmbeddedFluss(tmp_path / "d") as engine, engine.connection() as connection:
+        admin = connection.get_admin()
+        admin.create_table(path, fluss.TableDescriptor(schema, custom_properties={"a": part}))
+        admin.create_database("d", fluss.DatabaseDescriptor(part))
+        refused: list[Callable[[], object]] = [
+            lambda: admin.create_table(
+                fluss.TablePath("fluss", "u"), fluss.TableDescriptor(schema, comment=much)
+            ),
+            lambda: admin.alter_table(path, set_properties={"b": part}),
+            lambda: admin.create_database("e", fluss.DatabaseDescriptor(much)),
+            lambda: admin.alter_database("d", set_properties={"b": part}),
+        ]
+        for change in refused:
+            with pytest.raises(FlussError, match=r"bytes of JSON, and may be 1,048,576"):
+                change()
+        assert admin.list_tables("fluss") == ["t"]
+        assert admin.list_databases() == ["d", "fluss"]
+    assert (tmp_path / "d" / "catalog" / "databases.json").stat().st_size < 1 << 20

@@ -137,6 +137,7 @@ class Catalog:
             descriptor = DatabaseDescriptor.from_json(text) if text else DatabaseDescriptor()
         except FlussError as error:
             raise FlussError(error.message, ErrorCode.UNKNOWN_SERVER_ERROR) from error
+        self._check_size(name, descriptor)
         with self._lock:
             if name in self._databases:
                 if ignore_if_exists:
@@ -149,8 +150,14 @@ class Catalog:
             with undoing(lambda: self._databases.pop(name)):
                 self._save()
 
+    @staticmethod
+    def _check_size(name: str, descriptor: DatabaseDescriptor) -> None:
+        text = descriptor.to_json()
+        validation.check_size(f"database {name}", text, ErrorCode.INVALID_DATABASE_EXCEPTION)
+
     def alter_database(self, name: str, descriptor: DatabaseDescriptor) -> None:
         """Replace the description of a database."""
+        self._check_size(name, descriptor)
         with self._lock:
             old = self.database(name)
             self._databases[name] = Database(descriptor, old.created, now_ms())
@@ -217,6 +224,9 @@ class Catalog:
         validation.check_table_name(path.table_name)
         descriptor = validation.read_descriptor(
             text, self._default_buckets, lake=create_lake is not None
+        )
+        validation.check_size(
+            f"table {path}", descriptor.to_json(), ErrorCode.INVALID_TABLE_EXCEPTION
         )
         with self._lock:
             if path.database_name not in self._databases:
@@ -326,6 +336,8 @@ class Catalog:
 
     def replace(self, table: Table, descriptor: TableDescriptor) -> None:
         """Give a table other properties, or another schema."""
+        what, text = f"table {table.path}", descriptor.to_json()
+        validation.check_size(what, text, ErrorCode.INVALID_ALTER_TABLE_EXCEPTION)
         with self._lock:
             self._current(table)
             schemas = table.schemas

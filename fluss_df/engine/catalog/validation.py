@@ -24,6 +24,8 @@ from fluss_df.schema import Schema, TableDescriptor
 from fluss_df.types import DataType
 
 MAX_PARTITIONS: Final = 1000
+# a description is written with each change; Fluss's servers keep no more of one, in ZooKeeper
+_MOST_BYTES: Final = 1 << 20
 _RESERVED_COLUMNS: Final = (
     "__offset",
     "__timestamp",
@@ -67,6 +69,16 @@ _NO_SPACE = frozenset("\u00a0\u2007\u202f\x85")
 def invalid_table(message: str) -> FlussError:
     """Return the error for a table that cannot be."""
     return FlussError(message, ErrorCode.INVALID_TABLE_EXCEPTION)
+
+
+def check_size(what: str, text: bytes, code: int) -> None:
+    """Refuse the description of a database or table that takes more than a megabyte."""
+    if len(text) > _MOST_BYTES:
+        raise FlussError(
+            f"{what}: its columns, comments and properties are {len(text):,} bytes of JSON, and may"
+            f" be {_MOST_BYTES:,}: shorten comments and custom properties, or split the table",
+            code,
+        )
 
 
 def _strings(value: Any, what: str) -> list[str]:
