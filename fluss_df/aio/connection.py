@@ -37,7 +37,10 @@ class TableScan(Facade[core_table.TableScan]):
         return TableScan(self._core.limit(n))
 
     def with_fixed_schema(self, fixed_schema: bool) -> TableScan:
-        """Give all batches the columns of the newest schema, which is what is always done."""
+        """Give batches of older schemas the columns that the table was opened with.
+
+        This is always done; ``False`` is refused.
+        """
         return TableScan(self._core.with_fixed_schema(fixed_schema))
 
     async def create_log_scanner(self) -> LogScanner:
@@ -133,7 +136,8 @@ class FlussConnection(Facade[core_connection.FlussConnection]):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # the only method here that waits in the caller's thread, because it cannot be awaited
+    # a plain `with` works, too; of all methods here only __exit__ waits in the caller's thread, as
+    # it cannot be awaited
     def __enter__(self) -> FlussConnection:
         return self
 

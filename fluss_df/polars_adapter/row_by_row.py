@@ -2,8 +2,8 @@
 
 Only then is the query over parts of the source, one after the other, the same as the query over all
 of it. Its plan is read as text: a plan is indented as a tree, and what stands above the source is
-looked at, node by node. A node that is not known here counts as one that needs other rows, and so
-may a text of more lines that has a line like the beginning of a node.
+looked at, node by node. A node that is not known here counts as one that needs other rows. So
+may a text of several lines, where one of its lines looks like the beginning of a node.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _BEGINS: Final = re.compile(
 )
 # nodes that give for each row what follows from this row, where their expressions do
 _OF_ROWS: Final = ("FILTER", "SELECT", "WITH_COLUMNS", "EXPLODE", "UNNEST", "CACHE", "hint.sorted")
-# the sides of a join whose rows each have a result of their own: it keeps no row of the other side
-# for that it has no match
+# join -> the sides that the source may be on: the join keeps a row of the other side only where it
+# has a match
 _SIDES: Final = {
     "INNER JOIN": ("LEFT PLAN", "RIGHT PLAN"),
     "CROSS JOIN": ("LEFT PLAN", "RIGHT PLAN"),
@@ -131,7 +131,7 @@ def _obstacle(above: list[_Node]) -> Obstacle | None:
                 "follow each table by itself",
             )
         elif node.name == "HCONCAT" and below is not None and below.name == "PLAN 0":
-            # beside other frames rows have partners by their number; SQL puts one value there
+            # HCONCAT pairs rows by their number; in SQL, the other frame has one value for all rows
             if not any(_BESIDE.search(line) for parent in above[:at] for line in parent.lines):
                 return Obstacle("a frame beside another")
         elif node.name not in _OF_ROWS:

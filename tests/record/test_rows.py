@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import types
 from decimal import Decimal
 from typing import Any
 
@@ -140,6 +141,11 @@ COLUMNS = [
     Column("name", DataType(R.STRING)),
     Column("score", DataType(R.DOUBLE)),
 ]
+
+
+def test_a_mapping_of_any_kind_is_a_row_of_a_column() -> None:
+    row = types.MappingProxyType({"a": 1, "b": "x"})
+    assert one([row, None, {"b": "y"}], ROW) == [dict(row), None, {"a": None, "b": "y"}]
 
 
 def test_rows_of_all_kinds_in_one_batch() -> None:

@@ -1,8 +1,9 @@
 """Where a subquery refers to the outer rows, those of the query around it.
 
-Only the conditions of its filters may. What stands above such a filter is computed for the rows of
-each key, and what cannot be is refused: a column of the table around would be taken for one of the
-subquery's own of the same name.
+Only the conditions of the subquery's filters may refer to them. A key is what such a condition
+compares for equality. The relations above the filter are computed for the rows of each key
+separately. A subquery for which this is not possible is refused. Otherwise Polars would take a
+column of the outer table for the subquery's own column of that name.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from ibis.expr.rewrites import DerefMap
 #: Operations whose value for a row depends on other rows.
 OF_OTHER_ROWS = (ops.WindowFunction, ops.Analytic, ops.Reduction)
 
-# What can be computed for the rows of each key separately. A filter, a projection and a sort can
-# also be computed for pairs of rows without a key.
+# Both kinds of relations can be computed for the rows of each key separately. Only those of
+# _OF_EACH may stand above conditions that are no equality: see Step.residual.
 _OF_EACH = (ops.Filter, ops.Project, ops.Sort, ops.DropNull, ops.FillNull, ops.DropColumns)
 _OF_KEYS = (ops.Limit, ops.Distinct, ops.Aggregate)
 
@@ -31,19 +32,19 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A relation of a subquery, above the first one that refers to the outer rows.
+    """A relation of a subquery: the first one that refers to the outer rows, or one above it.
 
     Each step's relation is computed from that of the step before. The other attributes are the
-    conditions of a filter.
+    conditions of a filter. They are empty for another relation.
 
     Attributes
     ----------
     own
-        Those on the subquery's own rows.
+        The conditions that do not refer to the outer rows.
     keys
         Pairs that are to be equal: a value of the outer rows, and one of the subquery's own.
     residual
-        The other conditions on pairs of rows.
+        The other conditions that refer to the outer rows.
     """
 
     relation: ops.Relation
@@ -149,9 +150,12 @@ def correlation(
 
 
 def require_own(op: ops.Subquery, relations: Iterable[ops.Relation]) -> None:
-    """Check that relations above an aggregate refer to its one row alone.
+    """Check that the top relations of a scalar subquery can be computed for each outer row.
 
-    Raises UnsupportedOperationError where they refer to the outer rows, or to others.
+    They are the last aggregate and the projections above it, or the projections above a limit.
+
+    Raises UnsupportedOperationError where one refers to the outer rows. Raises it also where a
+    projection has a window function, an aggregate, an unnest or a further subquery.
     """
     for relation in relations:
         fields, subqueries = _spoken(relation)
@@ -162,28 +166,28 @@ def require_own(op: ops.Subquery, relations: Iterable[ops.Relation]) -> None:
             v.find((*OF_OTHER_ROWS, ops.Unnest, ops.Subquery), filter=ops.Value) for v in values
         ):
             raise com.UnsupportedOperationError(
-                f"a {_NAMES[type(op)]} speaks of the rows around it, and has a window, unnest or"
-                " further subquery above its aggregate: write it as a join"
+                f"the {_NAMES[type(op)]} refers to the rows around it, and has a window, unnest or"
+                " further subquery above its aggregate or limit: write it as a join"
             )
 
 
 def _require_computable(op: ops.Subquery, relation: ops.Relation, found: Correlation) -> None:
-    """Raise for what would be computed of all rows, and not of those of one outer row."""
+    """Raise for a relation that cannot be computed for the rows of each outer row separately."""
     values = [v for v in relation.__children__ if isinstance(v, ops.Value)]
     if isinstance(relation, ops.Aggregate):
         if not relation.groups:
             raise com.UnsupportedOperationError(
-                f"a {_NAMES[type(op)]} speaks of the rows around it below an aggregate without"
+                f"the {_NAMES[type(op)]} refers to the rows around it below an aggregate without"
                 " groups that is not its last: write it as a join"
             )
     elif any(v.find(OF_OTHER_ROWS, filter=ops.Value) for v in values):
         raise com.UnsupportedOperationError(
-            f"a {_NAMES[type(op)]} speaks of the rows around it below a window function, which"
-            " would be of all rows: write it as a join"
+            f"the {_NAMES[type(op)]} refers to the rows around it below a window function, which"
+            " would be computed over all rows: write it as a join"
         )
     if isinstance(relation, _OF_KEYS) and found.residual:
         raise com.UnsupportedOperationError(
-            f"a {_NAMES[type(op)]} speaks of the rows around it by more than equal columns below"
+            f"the {_NAMES[type(op)]} refers to the rows around it by more than equal columns below"
             f" its {type(relation).__name__}: write it as a join"
         )
     if isinstance(relation, ops.Limit) and not (
@@ -214,12 +218,17 @@ def _step(
 
 
 def _outer_field(op: ops.Subquery, given: ops.Field, outer: ops.Relation) -> ops.Field:
-    """Return a column of the outer rows: that of an earlier table may be one of theirs."""
+    """Return which column of the outer rows a column outside the subquery is.
+
+    The column may be one of a relation that the outer rows are made from.
+
+    Raises UnsupportedOperationError where the outer rows do not have it.
+    """
     if given.rel == outer:
         return given
     (found,) = DerefMap.from_targets(outer).dereference(given)
     if not isinstance(found, ops.Field) or found.rel != outer:
-        raise _refused(op, given, "and it is no column of the rows that the subquery stands beside")
+        raise _refused(op, given, "which the rows that the subquery is computed for do not have")
     return found
 
 
@@ -228,7 +237,11 @@ def _of(value: ops.Value, fields: Iterable[ops.Field]) -> list[ops.Field]:
 
 
 def _pair(predicate: ops.Equals, theirs: Iterable[ops.Field]) -> tuple[ops.Value, ops.Value] | None:
-    """Return the sides of an equation, first that of the outer rows."""
+    """Return the side of an equation that has columns of the outer rows only, then the other side.
+
+    Return None where there is no such side, where the other side has columns of the outer rows,
+    too, or where there is a subquery in the equation.
+    """
     sides = [predicate.left, predicate.right]
     if any(side.find(ops.Subquery, filter=ops.Value) for side in sides):
         return None
@@ -244,7 +257,7 @@ def _refused(op: ops.Subquery, of: ops.Field, where: str) -> com.UnsupportedOper
     name = getattr(of.rel, "name", None)
     table = f"table {name}" if isinstance(name, str) else "the table"
     return com.UnsupportedOperationError(
-        f"a {_NAMES[type(op)]} speaks of column '{of.name}' of {table} around it, {where}, which"
-        " cannot be computed for each row: put it into a filter of equal columns, or write it as a"
-        " join of the two tables"
+        f"the {_NAMES[type(op)]} refers to column '{of.name}' of {table} around it, {where}: this"
+        " cannot be computed for each row; refer to the column in a filter of equal columns, or"
+        " write a join of the two tables"
     )

@@ -39,7 +39,8 @@ def local_table(op: ops.DatabaseTable, **kw: Any) -> pl.LazyFrame:
 def _free_names(of: str, *known: Mapping[str, Any]) -> Iterator[str]:
     """Make names that no column has.
 
-    They are the same each time: Polars computes a group that a query has twice once.
+    The names are the same each time. So Polars sees where a query has the same group twice, and
+    computes it once.
     """
     names = (f"__fluss_{of}_{i}" for i in itertools.count())
     return (name for name in names if not any(name in columns for columns in known))
@@ -79,7 +80,7 @@ def projected(
 ) -> pl.LazyFrame:
     """Compute columns of a frame, beside others that are kept.
 
-    Lists that are unnested give a row for each value, none for none.
+    A list that is unnested gives a row for each of its values. An empty or null list gives no row.
     """
     selected, constant, unnested = [exact(name) for name in kept], [], []
     free = _free_names("constant", op.parent.schema)
@@ -170,7 +171,7 @@ def filled_in(frame: pl.LazyFrame, op: ops.FillNull, kw: dict[str, Any]) -> pl.L
 
 
 def _require_exact(name: str, kind: dt.DataType, value: Any, fill: pl.Expr) -> None:
-    """Raise for a number that the type of a column holds with fewer digits alone."""
+    """Raise for a number that the type of a column cannot hold with all its digits."""
     given = getattr(value, "value", value)
     if not isinstance(kind, dt.Decimal | dt.Integer) or not isinstance(given, float | Decimal):
         return

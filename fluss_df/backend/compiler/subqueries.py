@@ -348,7 +348,7 @@ def _attach_scalar(
     require_own(op, projections)
     if not (isinstance(value, ops.Limit) and value.n in (0, 1)):
         raise com.UnsupportedOperationError(
-            "a scalar subquery (as_scalar) that speaks of the rows around it may have many values"
+            "a scalar subquery (as_scalar) that refers to the rows around it may have many values"
             " for one of them: end it with an aggregate as max(), or with limit(1)"
         )
     found = _of_equal_columns(op, op.rel, outer)

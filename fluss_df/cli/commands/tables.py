@@ -1,4 +1,4 @@
-"""``fluss-df tables``, ``describe`` and ``count``: what there is, without reading a row."""
+"""``fluss-df tables``, ``describe``, ``count`` and ``lag``: what there is, and how far runs are."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def count(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count rows: those of a log from its offsets, current ones and those of a lake by a scan."""
+    """Count rows: of a log by its offsets; of a primary key, lake or virtual table by a scan."""
     with errors_as_messages():
         opened, path, source = open_source(connection, table)
         info = opened.get_admin().get_table_info(path)

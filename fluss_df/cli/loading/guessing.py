@@ -77,7 +77,10 @@ class Guess:
         self.expected = ""
 
     def see(self, texts: pl.Series) -> int | None:
-        """Take in more texts; return the first that is not what the first rows all were."""
+        """Take in more texts; return the index of the first that does not fit the sample.
+
+        Return None where all fit, and while the sample is not complete.
+        """
         # methods of a series look it up by its name, which may be a pattern
         texts = texts.alias("texts")
         known = texts.drop_nulls()

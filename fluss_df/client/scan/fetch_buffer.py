@@ -49,8 +49,9 @@ Taken: TypeAlias = list[tuple[Position, DecodedBatch]]
 class Handover:
     """Tells whether the caller of a poll has received its rows.
 
-    Ctrl-C may end a poll at any step before ``handed`` is set, and at none behind it: Python looks
-    for signals when a function begins, after a call, and when a loop starts its next turn.
+    Ctrl-C may end a poll at any step before ``handed`` is set, and at no step after that. Python
+    looks for signals only when a function begins, after a call, and when a loop starts its next
+    turn.
 
     ``thread`` is the thread that polls. ``withdrawn`` means that the poll was ended before the
     caller had the rows: the next poll returns them.
@@ -114,9 +115,11 @@ class FetchBuffer:
     ) -> None:
         """Wait until a batch of these positions is decoded, or ``timeout_ms`` have passed.
 
-        When ``given_up`` becomes true, the wait ends within 0.2 s. Where a bucket failed, its error
-        is raised behind the rows of others that are here, by the next call at the latest; the one
-        after it asks for the bucket again.
+        When ``given_up`` becomes true, the wait ends within 0.2 s.
+
+        Where a bucket failed, this call raises its error if no rows are decoded. If rows of other
+        buckets are decoded, the caller gets these first, and the next call raises the error. The
+        call after the error asks for the bucket again.
         """
         # raised before rows of others are waited for, as they may come for ever
         _raise_failed(positions)
@@ -238,8 +241,8 @@ class FetchBuffer:
     def after_fork(self) -> None:
         """Keep what is decoded in a forked child: answers on their way are the parent's.
 
-        What was received and not decoded is asked for again, as after a poll that was interrupted:
-        a thread that is not here may have had it in its hands.
+        What was received and not decoded is asked for again, as after a poll that was interrupted.
+        A thread of the parent may have been decoding it, and the child does not have this thread.
         """
         self.close_sockets()
         self._lanes = {}
@@ -299,7 +302,8 @@ class FetchBuffer:
         new = [(position, batch) for batch in self._filter.batches(batches)]
         behind = position.ready[0] if position.ready else None
         end = behind.start if isinstance(behind, Chunk) else position.offset
-        # Ctrl-C cannot come between the next two statements: Python looks for signals after a call
+        # The method is looked up first, so that no call ends between the last two statements. So
+        # Ctrl-C cannot come between them: Python looks for signals after a call.
         add = self._decoded.extend
         position.decoded_to = end
         add(new)

@@ -19,10 +19,10 @@ class Round:
 class OpenBatches:
     """Counts the batches of one writer until they are done with; on the I/O thread.
 
-    A flush waits for the batches that came before it, and for no other: beside threads that go on
-    writing it would never end. So batches are counted in rounds, and a flush ends a round. Batches
-    of several buckets are done in any order: a round is over when none of it, and none of an
-    earlier one, is open.
+    A flush waits only for the batches that came before it. If it waited for later ones, too, it
+    would never end while other threads go on writing. So batches are counted in rounds, and a flush
+    ends a round. Batches of several buckets are done in any order. A round is over when no batch of
+    it, or of an earlier round, is open.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class OpenBatches:
         return self.enter_with(self._rounds[-1])
 
     def enter_with(self, of: Round) -> Round:
-        """Count a batch that was cut off one of this round: who waits for that waits for both."""
+        """Count a batch that was cut off a batch of this round: it belongs to the same round."""
         of.open += 1
         self.count += 1
         return of

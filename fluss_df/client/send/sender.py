@@ -46,7 +46,7 @@ from fluss_df.schema import TableInfo
 
 logger = logging.getLogger(__name__)
 
-# bytes of a request for each batch besides those of the batch; fewer in fact
+# an upper limit of the bytes that a request takes for each batch besides the batch itself
 _REQUEST_OVERHEAD = 64
 # the codes of a server that does not know the writer id, or not the sequence before this one
 _NO_TRACE = (ErrorCode.OUT_OF_ORDER_SEQUENCE_EXCEPTION, ErrorCode.UNKNOWN_WRITER_ID_EXCEPTION)
@@ -113,7 +113,7 @@ class Sender:
             self._busy[batch.place] = queue
             batch.round = self._open.enter()
         if idle:
-            # no other batch is waiting or in flight: a turn of the loop would bring no company
+            # no other batch is waiting or in flight: there is none to send in the same request
             self._pump()
         else:
             self.wake()
@@ -128,7 +128,7 @@ class Sender:
         """Fail a batch of the waiting ones that was never sent, as no server would take it."""
         queue = self._queues[batch.place]
         queue.waiting.remove(batch)
-        # nothing behind it may take its place in sequences that are settled
+        # with a fixed writer id, no later batch may get its sequence number: later ones fail, too
         queue.renew_writer |= self.ids.fixed
         self._finish(batch, error)
         self.wake()
@@ -174,7 +174,7 @@ class Sender:
                     self.refuse(batch, self._too_large(size))
                     continue
                 if groups[node] and sizes[node] + size > self._config.writer_request_max_size:
-                    continue  # next round
+                    continue  # a later request takes it
                 groups[node].append(queue.take())
                 sizes[node] += size
             if not any(groups.values()):
@@ -219,7 +219,7 @@ class Sender:
         try:
             await work
         except Exception as error:
-            # whatever it is, the batches end: somebody waits for them
+            # batches must be done with after any error: callers wait for them
             logger.exception("no way to send the batches of %s", queue.bucket)
             failed = FlussError(f"{reason.value} is not known: {error!r} ({self.where(queue)})")
             self.fail_queue(queue, failed)
@@ -259,11 +259,12 @@ class Sender:
         """Fail the waiting batches; if ``of`` is given, only those for that bucket."""
         waiting, queue.waiting = queue.waiting, deque()
         for batch in waiting:
-            # its encoder may still have it; it fails in its turn
+            # Two kinds of batches are kept: those that are still being encoded, which fail in their
+            # turn, and those for another bucket than ``of``.
             if batch.encoded is None or (of is not None and batch.bucket != of):
                 queue.waiting.append(batch)
             else:
-                # nothing behind it may take its place in sequences that are settled
+                # with a fixed writer id, no later batch may get its sequence number
                 queue.renew_writer |= self.ids.fixed
                 self._finish(batch, error)
 
@@ -273,7 +274,7 @@ class Sender:
         except FlussError as error:
             self._all_failed(batches, error, sent=False)
         except Exception as error:
-            # whatever it is, the batches end: somebody waits for them
+            # batches must be done with after any error: callers wait for them
             logger.exception("no connection to %s", node)
             failed = FlussError(f"no connection to {node}: {error!r}")
             self._all_failed(batches, failed, sent=False)
@@ -293,7 +294,7 @@ class Sender:
             ],
             counts=self.cluster.bucket_counts,
         )
-        # no task waits for it: that would take turns of the loop
+        # a callback gets the answer: a task would need further turns of the event loop
         answered = functools.partial(self._answered, connection.address, batches)
         try:
             connection.send(self._api.api, body, config.request_timeout_ms, answered)
@@ -303,13 +304,13 @@ class Sender:
     def _answered(
         self, address: str, batches: list[WriteBatch], outcome: Response | FlussError
     ) -> None:
-        """Take what a server said of the batches of a request, or that it was not heard."""
+        """Handle the answer to a request, or the error that came in its place."""
         try:
             if isinstance(outcome, FlussError):
                 raise outcome
             response = parse_response(self._api.api, outcome, address)
         except ProtocolError as error:
-            # whatever the answer was, it is lost, as with its connection
+            # an answer that cannot be read counts as lost, as when the connection breaks
             lost = NetworkError(f"an answer cannot be read: {error.message}")
             self._all_failed(batches, lost)
             return
@@ -356,8 +357,8 @@ class Sender:
         self._resume_when_idle(queue)
 
     def _throttle(self, queue: BucketQueue, pressure: float) -> None:
-        """Let a bucket rest that a server under pressure asks for: the more, the longer."""
-        # the square of the pressure, which counts from 0 to 1 whatever a server says
+        """Let a bucket rest where its server is under pressure: the higher it is, the longer."""
+        # the square of the pressure, which is limited to 0 to 1 before
         share = min(max(pressure, 0.0), 1.0) ** 2
         pause_ms = self._config.writer_kv_backpressure_max_throttle_ms * share
         if pause_ms >= 1 and queue.rest(pause_ms / 1000):

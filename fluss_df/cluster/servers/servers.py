@@ -195,8 +195,8 @@ class Servers:
     def _wait_for_database(self, deadline: float) -> None:
         """Wait until the coordinator has made the first database of a new cluster.
 
-        It makes the database soon after it has begun to answer. Who has no right to see databases
-        waits in vain, so that this is no error.
+        It makes the database soon after it has begun to answer. A user without the right to see
+        databases is never told of it, so it is no error when the deadline passes.
         """
         port = self.state.ports[COORDINATOR].client
         while time.monotonic() < deadline:

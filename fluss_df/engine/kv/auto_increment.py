@@ -91,8 +91,8 @@ class Numbering:
         given = np.full(count, -1, np.int64)
         given[born] = self._take(int(born.sum()))
         order, begins = in_keys(ids, count)
-        # for each record, in key order: the place of the latest insert of its key, up to the record
-        # itself
+        # for each record, in key order: the place of the latest insert up to the record itself,
+        # which is of another key where it is before the place where the record's key begins
         last = np.maximum.accumulate(np.where(born[order], np.arange(count), -1))
         after = np.where(last >= begins, given[order][last], -1)
         before = np.where(begins < np.arange(count), np.roll(after, 1), -1)

@@ -63,7 +63,7 @@ def _made(folder: Path) -> tuple[int, Path]:
             raise
         # Before it was locked, another process has removed it as left behind.
         os.close(fd)
-    raise OSError(f"the files of a backup that are made in {folder} are removed by others")
+    raise OSError(f"no file for a backup can be made in {folder}: others removed {_TRIES} of them")
 
 
 def _is_at(path: Path, fd: int) -> bool:

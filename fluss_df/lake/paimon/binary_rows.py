@@ -1,8 +1,10 @@
 """Values of Paimon's binary rows, which manifests have for partitions, keys and statistics.
 
-A row is its number of fields (4 bytes, big-endian), a byte for the row kind, a bit for each field
-that is null, these two padded to 8 bytes, then 8 bytes for each field, little-endian. A longer
-value stands behind the fields; its field has ``offset << 32 | length``, counted from the row kind.
+A row begins with its number of fields (4 bytes, big-endian). Then come a byte for the row kind and
+a bit for each field, which is 1 where the field is null. Both together are padded to a multiple of
+8 bytes. Then come 8 bytes for each field, little-endian. A value that needs more stands behind the
+fields. Its field has ``offset << 32 | length``, and the offset is counted from the row kind. For a
+precise TIMESTAMP, the low half has the nanoseconds of the millisecond in place of a length.
 """
 
 from __future__ import annotations

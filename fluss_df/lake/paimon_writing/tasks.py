@@ -104,8 +104,9 @@ class PaimonTaskWriter:
     def _changes(self, split: Split) -> Written:
         """Write the changes of a bucket.
 
-        Sequence numbers are offsets: so are those of Flink's service. They are more only where a
-        partition was dropped, and made again: its offsets begin again, and its rows come later.
+        Sequence numbers are offsets, as they are in Flink's service. They are larger than the
+        offsets only where a partition was dropped and created again. Its offsets begin at 0 again,
+        and its new rows need larger numbers than the rows that the lake has.
         """
         result = Written(offsets={split.key: split.stop})
         partition, bucket = self._partition(split), split.bucket.bucket_id
@@ -123,7 +124,10 @@ class PaimonTaskWriter:
         return result
 
     def _rows(self, split: Split) -> Written:
-        """Write the rows of a bucket as they are, whose changes are not all there any more."""
+        """Write the current rows of a bucket, in place of its changes.
+
+        Its first changes have expired, or it has more changes than one round reads.
+        """
         result = Written()
         partition, bucket = self._partition(split), split.bucket.bucket_id
         first = self._sequences.get((partition, bucket), -1) + 1

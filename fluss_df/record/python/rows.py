@@ -1,8 +1,8 @@
 """Python rows (dict, list or tuple) into Arrow, column by column.
 
 Writers collect rows and convert them in bulk: a row at a time would cost more than the rest of an
-append. What can be said of a row at once, :class:`RowChecker` says when it is appended; values are
-looked at in :func:`rows_to_batch`, whose errors name column and row.
+append. :class:`RowChecker` checks the kind, the names and the length of a row when it is appended.
+:func:`rows_to_batch` checks the values, and its errors name column and row.
 
 What a column takes follows the official client:
 
@@ -20,7 +20,7 @@ TIME                    time without a time zone
 TIMESTAMP               datetime without a time zone
 TIMESTAMP_LTZ           datetime; one without a time zone means UTC
 ARRAY                   list, tuple, one-dimensional NumPy array
-MAP                     dict, or a sequence of (key, value)
+MAP                     dict, or list or tuple of (key, value)
 ROW                     dict by field name, or list or tuple by position
 ======================= ===========================================================================
 
@@ -300,7 +300,7 @@ class _Builder:
             except (ValueError, TypeError, OverflowError) as error:
                 raise self.bad(index, value, t, str(error)) from None
         if all(number is None or not number % 1000 for number in numbers):
-            # one is of a year that an int64 of nanoseconds cannot hold
+            # whole microseconds: they hold years that an int64 of nanoseconds cannot hold
             micros = [None if number is None else number // 1000 for number in numbers]
             return self._arrow(micros, pa.int64(), t).cast(pa.timestamp("us", zone))
         return self._arrow(numbers, pa.int64(), t).cast(pa.timestamp("ns", zone))
@@ -367,7 +367,8 @@ class _Builder:
         for i, column in enumerate(columns):
             name = column.name
             flat = [
-                None if v is None else v.get(name) if isinstance(v, dict) else v[i] for v in values
+                None if v is None else v.get(name) if isinstance(v, Mapping) else v[i]
+                for v in values
             ]
             builder = _Builder(self.table, f"{self.path}.{name}", self.locate)
             children.append(builder.array(flat, column.type))
@@ -385,7 +386,7 @@ _IN_A_NANOSECOND: Final = {"ps": 10**3, "fs": 10**6, "as": 10**9}
 
 
 def _of_numpy(value: np.datetime64) -> int:
-    """Return nanoseconds since the epoch: any number of them, where NumPy's wrap around."""
+    """Return nanoseconds since the epoch, as an int of Python: NumPy's would wrap around."""
     unit, step = np.datetime_data(value.dtype)
     if unit in ("Y", "M", "W"):
         value, unit, step = value.astype("datetime64[D]"), "D", 1

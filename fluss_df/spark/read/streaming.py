@@ -173,8 +173,8 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if initial:
             more["began"] = start["offsets"]
         if again:
-            # the log was put back to an earlier state: Spark's own offsets, where it goes on, are
-            # later
+            # The log was put back to an earlier state. The batch begins at these offsets, which are
+            # before those that Spark has in its checkpoint.
             more["again"] = again
         clock = moment_after(scan.connection, scan.info, stops)
         return to_json(scan, stops, clock=clock, **more)
@@ -182,9 +182,10 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _aimed(self, now: Offsets, begun: Offsets) -> Offsets:
         """Return the ends that trigger ``AvailableNow`` reads up to, of the buckets there are.
 
-        Spark asks for them before it asks where a new query starts. A partition that comes between
-        the two has a start and no end: it is read by the next trigger, and was not dropped. Of a
-        log that was put back meanwhile there is less.
+        Spark asks for these ends before it asks where a new query starts. A partition that was
+        created between the two has a start and no end. It ends here where it starts, so that the
+        next trigger reads it. A log that was put back to an earlier state since may end before the
+        end that was remembered.
         """
         target = self._target or {}
         return {
@@ -198,8 +199,9 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Offsets:
         """Return from where to read on; raise where the log has other rows than were read.
 
-        A server may have been put back while the query lives, so that each batch asks. Where no
-        bucket has more rows or fewer than were read there is no batch, and nothing is asked.
+        The server may be put back to an earlier state while the query runs, so each batch checks
+        this. There is no batch where each log ends at the offset that it was read up to. Then only
+        the first call checks.
         """
         if self._held and all(ends[bucket] == at for bucket, at in known.items()):
             return known
@@ -239,7 +241,11 @@ class FlussStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def _there(self, scan: TableScan, starts: Offsets, ends: Offsets) -> Offsets:
-        """Return from where rows are still there; raise when some are not."""
+        """Return the starts from which the rows of a batch are still in the log.
+
+        Raises FlussError when rows are gone, unless ``fail.on.data.loss`` is false. ``ends`` is
+        then changed to where the log ends.
+        """
         if not starts:
             return starts
         starts = Buckets(scan).still_there(self._losses, starts)

@@ -17,10 +17,10 @@ _BELOW = ("from_", "from", "joins", "laterals", "where", "group", "having", "win
 
 
 def drop_empty_lists(tree: exp.Expr, frames: Mapping[str, pl.LazyFrame]) -> None:
-    """Leave out the rows of which UNNEST makes none, before it sees them.
+    """Leave out the rows whose list is empty or null, before UNNEST sees them.
 
-    Raises FlussError where a list stands beside its UNNEST, and where the table of a list is not
-    known.
+    Raises FlussError where a list is selected beside its UNNEST, and where it is not known which
+    table has the list.
     """
     for select in list(tree.find_all(exp.Select)):
         unnested = _unnested(select)
@@ -52,7 +52,10 @@ def _has_values(value: exp.Expr) -> exp.Expr:
 
 
 def _aggregate_within(select: exp.Select, unnested: list[exp.Explode]) -> None:
-    """Have lists that aggregates make come out of a subquery: it has the groups, or the one row."""
+    """Compute the aggregates that UNNEST takes its lists from in a subquery.
+
+    The subquery has a row for each group, or one row where there is no GROUP BY.
+    """
     inner = []
     for at, node in enumerate(unnested):
         name = f"__fluss_list_{at}"
@@ -154,7 +157,10 @@ def _owners(
 def _drop_from_source(
     select: exp.Select, at: int, unnest: exp.Unnest, frames: Mapping[str, pl.LazyFrame]
 ) -> None:
-    """Have no rows of a list in FROM that is empty, or that an outer join has found none of."""
+    """Drop the rows in which a list that FROM unnests is empty or null.
+
+    After an outer join, the list is null where the join found no row.
+    """
     value = unnest.expressions[0]
     if not isinstance(value, exp.Column):
         return
