@@ -115,6 +115,8 @@ class Worker:
                 "this console is read-only: it runs queries, SHOW, DESCRIBE and EXPLAIN only"
             )
         told["is_query"], told["changes"] = run.is_query, _changes(run)
+        # at once: whoever ends this process has to know whether it may have written
+        self._tell(PROGRESS, rows=0, fetched=0, changes=told["changes"])
         self._run = run
         if self._cancelled:
             run.cancel()

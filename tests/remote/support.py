@@ -29,6 +29,9 @@ class _Io:
 
 
 class _Cluster:
+    # no engine is in this process
+    engine = None
+
     def __init__(self, config: fluss.Config) -> None:
         self.config = config
         self.metrics = Metrics()

@@ -228,7 +228,7 @@ def _outer_field(op: ops.Subquery, given: ops.Field, outer: ops.Relation) -> ops
         return given
     (found,) = DerefMap.from_targets(outer).dereference(given)
     if not isinstance(found, ops.Field) or found.rel != outer:
-        raise _refused(op, given, "which the rows that the subquery is computed for do not have")
+        raise _refused(op, given, "which is no column of the rows that the subquery stands beside")
     return found
 
 
