@@ -63,11 +63,13 @@ def allocate_request(size: int) -> pa.Buffer:
     return allocate(size)
 
 
-def joined(parts: Sequence[bytes | bytearray | memoryview]) -> pa.Buffer:
-    """Return bytes put together, as the body of a request.
+def joined(parts: Sequence[bytes | bytearray | memoryview | pa.Buffer]) -> pa.Buffer:
+    """Return bytes put together; those of one part as they are, without a copy.
 
     Other threads go on meanwhile: ``bytes.join`` keeps the interpreter lock while it copies.
     """
+    if len(parts) == 1:
+        return pa.py_buffer(parts[0])
     size = sum(part.nbytes if isinstance(part, memoryview) else len(part) for part in parts)
     if size <= _SMALL_REQUEST:
         return pa.py_buffer(b"".join(parts))

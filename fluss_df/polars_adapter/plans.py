@@ -44,7 +44,8 @@ _WAITS: Final = {_LocalEngine.collect.__code__: "lf", _CollectBatches.__next__._
 
 # names of columns and texts, which may look like anything
 _QUOTED = re.compile(r'"[^"]*"')
-#: Matches before a function of a column; functions of lists, texts and the like are within one row.
+#: Matches before a function of a column. A function in a namespace, as that of lists or texts,
+#: looks at one row only.
 OF_COLUMN: Final = (
     r"(?<!\.list)(?<!\.arr)(?<!\.array)(?<!\.str)(?<!\.bin)(?<!\.dt)(?<!\.cat)(?<!\.struct)"
 )

@@ -105,7 +105,7 @@ def test_rows_are_looked_for_in_further_partitions(
 def test_bytes_that_are_counted_with_those_of_others_are_not_known(
     folder: FlussConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process counts so many tables each by itself, and of others 0 bytes were told."""
+    """Beyond a number of tables, a process counts the bytes of all others together."""
     monkeypatch.setattr(counters, "table_names", counters.Names(0))
     monkeypatch.setattr(watch, "_PAUSE_S", 0.1)
     monkeypatch.setattr(watch, "_SHARE", 1)

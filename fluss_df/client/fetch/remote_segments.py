@@ -29,6 +29,7 @@ from fluss_df.client.runtime.io_thread import WAIT_SLICE_S
 from fluss_df.client.runtime.metrics import Metrics
 from fluss_df.errors import ErrorCode, FlussError, ProtocolError
 from fluss_df.hooks import Closing, ForkStep, after_fork
+from fluss_df.memory import joined
 from fluss_df.record.layout.headers import LogHeaders, scan_headers
 
 if TYPE_CHECKING:
@@ -133,9 +134,9 @@ class _Tail:
         self.size += len(data)
         if self.size < self.needed:
             return None
-        joined = self.pieces[0] if len(self.pieces) == 1 else pa.py_buffer(b"".join(self.pieces))
+        whole = joined(self.pieces)
         self.pieces, self.size, self.needed = [], 0, 0
-        return joined
+        return whole
 
     @property
     def lacks(self) -> int:

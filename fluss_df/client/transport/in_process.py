@@ -7,8 +7,6 @@ import contextlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
-import pyarrow as pa
-
 from fluss_df.errors import FlussError, NetworkError
 from fluss_df.memory import joined
 from fluss_df.protocol.frames import Request, Response, decode_request_header
@@ -49,9 +47,8 @@ class DirectTransport(asyncio.Transport):
         """Send one frame: its header, and the parts of its body."""
         header, *body = list_of_data
         key, version, request_id = decode_request_header(header)
-        data = pa.py_buffer(body[0]) if len(body) == 1 else joined(body)
         try:
-            self._send(Request(key, version, request_id, data))
+            self._send(Request(key, version, request_id, joined(body)))
         except RuntimeError:
             self._loop.call_soon(self._lost)
 
@@ -62,8 +59,7 @@ class DirectTransport(asyncio.Transport):
 
     def _answered(self, request_id: int, reply: Reply) -> None:
         kind, parts = reply
-        body = pa.py_buffer(parts[0]) if len(parts) == 1 else joined(parts)
-        response = Response(request_id, kind, body)
+        response = Response(request_id, kind, joined(parts))
         with contextlib.suppress(RuntimeError):  # nobody is left to hear it
             self._loop.call_soon_threadsafe(self._connection.dispatch, response)
 

@@ -123,8 +123,7 @@ class DirectLane(Lane):
         self._answer = self._in_flight = None
         if isinstance(parts, FetchReply):
             return Response(request_id, kind, pa.py_buffer(b""), parts)
-        body = pa.py_buffer(parts[0]) if len(parts) == 1 else joined(parts)
-        return Response(request_id, kind, body)
+        return Response(request_id, kind, joined(parts))
 
     def abort(self) -> None:
         """Wake whoever waits for a response, with a NetworkError; for use from another thread."""

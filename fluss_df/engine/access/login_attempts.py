@@ -65,8 +65,8 @@ class Attempts:
         try:
             yield attempt
         finally:
-            # one that is cut off counts as wrong: a right one may be answered so much sooner that
-            # who goes away without an answer knows
+            # A try whose peer goes away counts as wrong. A right password may be answered sooner,
+            # so a peer that goes away before it has an answer may know that its guess was wrong.
             tries.wrong = 0 if attempt.right else tries.wrong + 1
             tries.last = asyncio.get_running_loop().time()
             tries.under_way -= 1
