@@ -278,7 +278,7 @@ class LogFetcher:
         begin = int(headers.base_offset[0])
         if begin > offset:
             return f"from offset {begin} on"
-        missing = end - begin - len(headers) - int(headers.last_offset_delta.sum())
+        missing = headers.missing_offsets
         return f"that lack {missing} offsets from {begin} to {end}" if missing else None
 
     def _nothing_came(self, position: Position, asked: Sequence[Position]) -> None:

@@ -304,9 +304,10 @@ class RemoteRead(Closing):
         first, self._end = int(headers.base_offset[0]), headers.end_offset or 0
         if first > start:
             raise segment.broken(f"offset {start} is missing: it goes on with {first}")
-        missing = self._end - first - int(headers.last_offset_delta.sum()) - len(headers)
-        if missing:
-            raise segment.broken(f"{missing} offsets from {first} to {self._end} are missing")
+        if headers.missing_offsets:
+            raise segment.broken(
+                f"{headers.missing_offsets} offsets from {first} to {self._end} are missing"
+            )
         if self._end <= start:
             return None
         position.offset = self._end

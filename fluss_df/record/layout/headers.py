@@ -116,6 +116,15 @@ class LogHeaders:
         return int(self.base_offset[-1] + self.last_offset_delta[-1]) + 1
 
     @property
+    def missing_offsets(self) -> int:
+        """How many offsets between the first batch and the last one no batch has."""
+        if not len(self):
+            return 0
+        end = int(self.base_offset[-1] + self.last_offset_delta[-1]) + 1
+        there = len(self) + int(self.last_offset_delta.sum())
+        return end - int(self.base_offset[0]) - there
+
+    @property
     def messages(self) -> Int64s:
         """Where the Arrow message of each batch begins, behind its change types."""
         return self.payload + np.where(self.append_only, 0, self.record_count)
